@@ -20,6 +20,7 @@ from ...protocols.tokens import Scope, TokenRecord, hashed
 from ..compose.config import Config
 from ..compose.gateway_child import ask_providers_here
 from ..compose.http import ServeConfig
+from ..compose.policy_file import PolicyFile
 from ..task.stores import RunsConfig
 from ..util.runtime import in_thread
 from . import options
@@ -97,8 +98,10 @@ def serve_console(
         serve = chosen.serve.model_copy(update={name: value for name, value in given.items() if value is not None})
         ask_for_open_files()
         chosen = chosen.model_copy(update={"runs": chosen.runs or RunsConfig()})
-        async with open_hybrid(selection, chosen) as hybrid:
-            await open_console(hybrid, chosen, serve, drain, as_json=as_json, file=options.config_file(config))
+        overrides = selection.strategy or selection.mode or selection.public
+        file = None if overrides else options.config_file(config)
+        async with open_hybrid(selection, chosen, policy=None if file is None else PolicyFile(file)) as hybrid:
+            await open_console(hybrid, chosen, serve, drain, as_json=as_json, file=file)
 
     execute(work(), as_json=as_json)
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from ...protocols.items import TIERS, Tier, namespace_text, parse_namespace
-from ..memory.reading import SearchMode
+from ..memory.reading import SearchMode, address_text, one_line, origin_text, provenance, value_text
 from ..util.escaping import spell_out
 from . import memory_edit, memory_files, memory_sleep, memory_sync, options
 from .memory_store import (
@@ -23,15 +24,11 @@ from .memory_store import (
     Store,
     StoreChoice,
     TierName,
-    address_text,
     item_at,
     items_of,
-    one_line,
     open_store,
-    origin_text,
     parse_tier,
     tier_text,
-    value_text,
 )
 from .printing import Line, Note, ago, count_text, fact_table, moment_text, output, show, size_text, spinner, table
 from .running import report_errors
@@ -44,11 +41,6 @@ _SEARCHED: Final = 100
 """Items in a page of search results."""
 _NAMESPACES: Final = 15
 """Namespaces that `stats` lists; the others are counted in one line."""
-_TIER_MEANINGS: Final = {
-    Tier.DEVICE: "it never leaves the device that wrote it",
-    Tier.USER: "it is sent to devices of the same user, and to the hub between them",
-    Tier.SHARED: "it is sent to everyone who synchronises with this memory",
-}
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -177,21 +169,13 @@ def _item_lines(item: "MemoryItem", earlier: Sequence["MemoryItem"], here: str) 
 
 
 def _provenance(item: "MemoryItem", here: str) -> Iterator[tuple[str, Text | str]]:
-    yield "tier", Text.assemble(tier_text(item.tier), f": {_TIER_MEANINGS[item.tier]}")
-    yield "from", f"{origin_text(item)}, trust {item.trust:g}"
-    yield "written", f"{moment_text(item.updated_at)}, {ago(item.updated_at)}"
-    if item.created_at != item.updated_at:
-        yield "first written", moment_text(item.created_at)
-    yield "on device", f"{item.device}, this one" if item.device == here else item.device
-    yield "version", item.version
-    for name, told in (("user", item.user), ("about", ", ".join(filter(None, (item.subject, *item.others))))):
-        if told:
+    for name, told in provenance(item, here):
+        if name == "tier":
+            yield name, Text.assemble(tier_text(item.tier), str(told).removeprefix(item.tier))
+        elif isinstance(told, datetime):
+            yield name, moment_text(told) + (f", {ago(told)}" if name == "written" else "")
+        else:
             yield name, told
-    if item.lineage:
-        yield "derived from", "\n".join(map(address_text, item.lineage))
-    for name, moment in (("true from", item.valid_from), ("true until", item.invalid_from), ("forgotten", item.expires_at)):
-        if moment is not None:
-            yield name, moment_text(moment)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,35 +7,25 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
-from ...protocols import ConfigError, InvalidRequest, NotFound, StoreUnavailable, VersionConflict
+from ...protocols import ConfigError, InvalidRequest, NotFound, VersionConflict
 from ...protocols.items import ItemAddress, Source, Tier, namespace_text, parse_namespace
-from ..memory.erasing import Erased, record_of
+from ..memory.erasing import Erased
 from ..memory.in_tasks import NOTES, note_key
+from ..memory.reading import address_text, one_line
 from ..memory.writing import ABSENT
-from ..runs.erasing import Holding, find_holding, forget_holding
+from ..runs.erasing import ErasedLogs, Holding, find_holding, forget_holding
 from ..task.stores import RunsConfig
 from ..util.escaping import spell_out
-from ..util.json_text import drop_lines
 from . import options
 from .cache import clear_answers, forget_answers
-from .memory_store import (
-    KeyArgument,
-    NamespaceArgument,
-    Store,
-    StoreChoice,
-    address_text,
-    item_at,
-    one_line,
-    open_store,
-    parse_tier,
-)
+from .memory_store import KeyArgument, NamespaceArgument, Store, StoreChoice, item_at, open_store, parse_tier
 from .printing import Line, Note, count_text, print_lines, show, spinner, table
 from .running import confirm, read_prompt, report_errors
 
@@ -143,7 +133,7 @@ def erase_items(
         erased = Erased.of(opened.engine, found, about)
         with spinner("looking through runs, traces and logs", shown=not as_json):
             held = find_holding(runs, erased)
-            logs = ErasedLogs(config, erased, held.all)
+            logs = ErasedLogs(_logs(config), erased, held.all)
         if not as_json:
             print_lines(_plan_lines(opened, found, held))
         if (found or held.all or logs.lines) and not dry_run:
@@ -160,6 +150,11 @@ def erase_items(
             forget_holding(runs, held)
             forget_answers(config, opened)
         _tell_erased(found, held, logs.lines, is_done=not dry_run, as_json=as_json)
+
+
+def _logs(path: Path | None) -> Sequence[Path | None]:
+    config = options.read_config(path)
+    return () if config is None else (config.policy.router.log, config.policy.auto.reports)
 
 
 def _tell(outcome: str, address: ItemAddress, version: str, *, as_json: bool) -> None:
@@ -243,40 +238,6 @@ def _keep_draft(text: str) -> Path:
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
     return Path(name)
-
-
-class ErasedLogs:
-    """The lines of the logs of the router and of `auto` that hold something erased, or that belong to one of `runs`.
-
-    Raises `StoreUnavailable` if a log cannot be read or written.
-    """
-
-    def __init__(self, path: Path | None, erased: Erased, runs: Collection[str]) -> None:
-        self._erased = erased
-        self._runs = frozenset(runs)
-        config = options.read_config(path)
-        named = () if config is None else (config.policy.router.log, config.policy.auto.reports)
-        self._files = [file for file in named if file is not None and file.exists()]
-        try:
-            self.lines = sum(self._is_dropped(line) for file in self._files for line in file.read_bytes().split(b"\n") if line)
-        except OSError as error:
-            raise self._unusable(error) from error
-
-    def drop(self) -> None:
-        """Remove the lines."""
-        try:
-            for file in self._files:
-                drop_lines(file, self._is_dropped)
-        except OSError as error:
-            raise self._unusable(error) from error
-
-    def _is_dropped(self, line: bytes) -> bool:
-        record = record_of(line.decode("utf-8", "replace"))
-        is_of_run = isinstance(record, dict) and record.get("id") in self._runs
-        return is_of_run or self._erased.is_in(record)
-
-    def _unusable(self, error: OSError) -> StoreUnavailable:
-        return StoreUnavailable(f"a log of the policy cannot be used: {error.strerror}", hint="[policy.router] log, [policy.auto] reports")
 
 
 def _plan_lines(store: "MemoryStore", found: Sequence[ItemAddress], held: Holding) -> Iterator[Line]:

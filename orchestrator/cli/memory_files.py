@@ -13,8 +13,9 @@ import typer
 from ...protocols import ConfigError, NotFound
 from ...protocols.items import parse_namespace
 from ..compose.memory import memory_path, recover_memory
+from ..memory.reading import address_text
 from . import options
-from .memory_store import Prefix, Store, StoreChoice, TierName, address_text, chosen_memory, is_postgres, open_store, parse_tier
+from .memory_store import Prefix, Store, StoreChoice, TierName, chosen_memory, is_postgres, open_store, parse_tier
 from .printing import Line, Note, count_text, show, spinner
 from .running import confirm, report_errors
 

@@ -14,10 +14,11 @@ from ...protocols.items import namespace_text, parse_namespace
 from ..compose.agents import near_handle, read_device_state
 from ..memory.consolidation.consolidator import Consolidator
 from ..memory.consolidation.journal import ConsolidationBatch, ConsolidationJournal, ConsolidationResult, journals, scopes
+from ..memory.reading import address_text
 from ..task.stores import MemoryConfig
 from ..util.escaping import printable
 from . import options
-from .memory_store import Prefix, Store, StoreChoice, address_text, open_store
+from .memory_store import Prefix, Store, StoreChoice, open_store
 from .printing import Line, Note, count_text, print_json, show, spinner, table, warn
 from .running import report_errors
 

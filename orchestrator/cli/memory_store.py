@@ -1,32 +1,28 @@
-"""Open the store that the `memory` commands work on, and put its items into words."""
+"""Open the store that the `memory` commands work on."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
 import typer
 from rich.text import Text
 
 from ...protocols import ConfigError, NotFound
-from ...protocols.items import Source, Tier, namespace_text, parse_namespace
+from ...protocols.items import Source, Tier, parse_namespace
 from ..compose.memory import memory_path, open_memory
 from ..task.stores import MemoryConfig
-from ..util.escaping import printable, spell_out
 from .options import parse_name, read_section
 
 if TYPE_CHECKING:
-    from ...protocols.items import ItemAddress, Namespace
+    from ...protocols.items import Namespace
     from ..memory.reading import MemoryItem
     from ..memory.store import MemoryStore
 
 _PAGE: Final = 500
 _TIER_STYLES: Final = {Tier.DEVICE: "green", Tier.USER: "yellow", Tier.SHARED: "red"}
-_TEXT_FIELDS: Final = ("text", "content", "fact", "value")
-"""Fields of which the first one that is a text stands for the whole value in a line."""
 
 Store = Annotated[
     str | None,
@@ -116,28 +112,6 @@ def item_at(store: "MemoryStore", namespace: str, key: str) -> "MemoryItem":
     return found
 
 
-def one_line(value: Mapping[str, Any]) -> str:
-    """Return a value in one line, for a table: its text, or else all of it as JSON."""
-    told = next((value[name] for name in _TEXT_FIELDS if isinstance(value.get(name), str)), None)
-    return printable(" ".join((told if told is not None else value_text(value, indent=None)).split()))
-
-
-def value_text(value: object, *, indent: int | None = 2) -> str:
-    """Return a value as JSON, control characters written out."""
-    return printable(json.dumps(value, ensure_ascii=False, indent=indent))
-
-
-def address_text(address: "ItemAddress") -> str:
-    """Return the address of an item as the commands take it: namespace and key."""
-    return spell_out(f"{namespace_text(address.namespace)} {address.key}")
-
-
 def tier_text(tier: Tier) -> Text:
     """Return the name of a tier in its colour: the further its items may travel, the warmer."""
     return Text(tier.value, style=_TIER_STYLES[tier])
-
-
-def origin_text(item: "MemoryItem") -> str:
-    """Return the source of an item, with the agent that wrote it."""
-    agent = f" {item.agent}" if item.agent else ""
-    return printable(f"{item.source.value.replace('_', ' ')}{agent}")

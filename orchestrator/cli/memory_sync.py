@@ -15,6 +15,7 @@ from ...protocols import ConfigError, InvalidRequest, NotFound, Unsupported
 from ...protocols.address import parse_address, read_pairing
 from ...protocols.channel import client_tls, pinned_tls
 from ...protocols.items import ItemAddress, Namespace, Tier, namespace_text, parse_namespace
+from ..memory.reading import address_text, one_line, origin_text, value_text
 from ..memory.sync.messages import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
 from ..task.stores import MemoryConfig, PeerConfig
@@ -22,19 +23,7 @@ from ..util.credentials import find_secret, secret
 from ..util.escaping import spell_out
 from . import options
 from .cache import forget_answers
-from .memory_store import (
-    Limit,
-    Offset,
-    Store,
-    StoreChoice,
-    address_text,
-    chosen_memory,
-    items_of,
-    one_line,
-    open_store,
-    origin_text,
-    value_text,
-)
+from .memory_store import Limit, Offset, Store, StoreChoice, chosen_memory, items_of, open_store
 from .printing import Line, Note, count_text, moment_text, notes, print_lines, show, size_text, style_cells, table, warn
 from .running import confirm, execute, report_errors
 

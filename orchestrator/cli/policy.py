@@ -2,18 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Column, Table
 from rich.text import Text
 
 from ...protocols import ConfigError
-from ..compose.agents import other_handle
 from ..compose.config import Config
-from ..routing.eligibility import PolicyFinding, unknown_prices
-from ..routing.policy_check import findings, role_findings
-from ..task.decisions import AgentEstimate, ConsideredAgent, ConsideredArm, Estimate, RouteDecision, SelectionDecision
+from ..compose.policy_file import config_findings, config_schema
+from ..routing.eligibility import PolicyFinding
+from ..task.decisions import FIGURES, ConsideredAgent, ConsideredArm, RouteDecision, SelectionDecision
 from ..task.policy import Preset
 from ..task.results import Result
 from . import options
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from ..hybrid.arguments import TaskOptions
 
 
-_FIGURES: Final = ("P(success)", "first token, s", "seconds", "in a queue, s", "dollars", "cached", "joules", "utility", "left out because")
-
 app = typer.Typer(no_args_is_help=True)
 
 
@@ -43,8 +40,7 @@ def check(config: options.Config = None, as_json: options.AsJson = False) -> Non
         loaded = options.read_config(config)
         if loaded is None:
             raise ConfigError(f"there is no {options.DEFAULT_CONFIG}", hint="create it, or name another file with --config")
-        found = [*findings(loaded.policy, loaded.agents), *role_findings(loaded.roles, loaded.agents, loaded.policy)]
-        found += unknown_prices(loaded.policy, _unpriced(loaded))
+        found = config_findings(loaded)
         show({"findings": [finding.model_dump() for finding in found]}, _finding_lines(found, loaded), as_json=as_json)
         if any(finding.kind == "error" for finding in found):
             raise typer.Exit(EXIT_USAGE)
@@ -53,8 +49,6 @@ def check(config: options.Config = None, as_json: options.AsJson = False) -> Non
 @app.command("schema")
 def schema() -> None:
     """Print the JSON Schema of nearfar.toml, for editors."""
-    from ..compose.policy_file import config_schema
-
     print_json(config_schema())
 
 
@@ -121,13 +115,6 @@ app.command("calibrate")(calibrate)
 app.command("simulate")(simulate)
 
 
-def _unpriced(config: Config) -> dict[str, str]:
-    """Return the models of the configured far agents whose price is unknown, by agent."""
-    agents = ({} if config.far is None else {"far": config.far}) | config.others
-    members = [other_handle(name, agent) for name, agent in agents.items()]
-    return {member.name: member.model for member in members if member.is_unpriced}
-
-
 def _finding_lines(found: Sequence[PolicyFinding], config: Config) -> Iterator[Line]:
     for finding in found:
         style = "bold red" if finding.kind == "error" else "bold yellow"
@@ -153,31 +140,8 @@ def _agent_table(considered: Sequence[ConsideredAgent]) -> Table:
     for place, each in enumerate(considered):
         style = "bold" if place == 0 and each.objection is None else ""
         columns.append(Column(f"{each.agent} ({each.side})", style=style, overflow="fold"))
-    rows = zip(_FIGURES, *(_agent_figures(each) for each in considered), strict=True)
+    rows = zip(FIGURES, *(each.figures for each in considered), strict=True)
     return table(columns, [row for row in rows if any(row[1:])])
-
-
-def _agent_figures(each: ConsideredAgent) -> tuple[str, ...]:
-    utility = "" if each.utility is None else f"{each.utility:.3f}"
-    return (*_figures(each.estimate), utility, each.objection or "")
-
-
-def _figures(estimate: AgentEstimate | None) -> tuple[str, ...]:
-    if estimate is None:
-        return ("", "", "", "", "", "", "")
-    return (
-        _figure(estimate.success, ".2f"),
-        _figure(estimate.first_token_seconds, ".2f"),
-        _figure(estimate.seconds, ".2f"),
-        f"{estimate.queue_seconds:.2f}" if estimate.queue_seconds else "",
-        "unknown" if estimate.dollars is None else _figure(estimate.dollars, ".5f"),
-        f"{estimate.cached_share:.0%}" if estimate.cached_share else "",
-        "unknown" if estimate.joules is None else _figure(estimate.joules, ".3g"),
-    )
-
-
-def _figure(estimate: Estimate, form: str) -> str:
-    return f"{estimate.value:{form}} \u00b1 {estimate.deviation:{form}} ({estimate.source})"
 
 
 def _result_lines(result: Result) -> Iterator[Line]:
@@ -186,7 +150,8 @@ def _result_lines(result: Result) -> Iterator[Line]:
     for attempt in result.attempts:
         expected = result.decision.estimate_of(attempt.agent)
         if expected is not None:
-            rows.append(style_cells((attempt.agent, "expected", *_figures(expected)[2:5]), "dim"))
+            seconds, _, dollars, _, joules = expected.figures[2:]
+            rows.append(style_cells((attempt.agent, "expected", seconds, dollars, joules), "dim"))
         dollars = "unknown" if attempt.dollars is None else f"{attempt.dollars:.5f}"
         joules = "unknown" if attempt.energy.joules is None else f"{attempt.energy.joules:.3g} ({attempt.energy.source})"
         rows.append((attempt.agent, attempt.outcome, f"{attempt.seconds:.2f}", dollars, joules))

@@ -3,8 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.util import find_spec
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -17,7 +16,7 @@ from ..lab.replay.calibration import calibrate as find_threshold
 from ..lab.replay.calibration import target_of
 from ..lab.replay.cascade import RecordedCascade, has_drafts
 from ..lab.replay.simulation import simulation
-from ..lab.replay.sources import ReplaySource
+from ..lab.replay.sources import ReplaySource, installed_embedder
 from ..lab.report import write_simulation_report
 from ..lab.training.evidence import evidence_report
 from ..lab.training.report import train_on_traces
@@ -164,12 +163,9 @@ class Recorded:
         tested = None if self.test is None else read_traces(self.test)
         told = agents_of(traces)
         known = self._read_sides(told)
-        sides = {agent: side for agent, side in known.items() if agent in told}
-        lacking = sorted(set(Side) - set(sides.values()))
-        if lacking:
-            hint = f"the traces have {_listed(told)}: name yours with --near-agent and --far-agent"
-            raise ConfigError(f"the traces have no {lacking[0]} agent that is known", hint=hint)
-        return ReplaySource(traces, tested, sides, self.embedder(), self.seed)
+        hint = f"the traces have {_listed(told)}: name yours with --near-agent and --far-agent"
+        source = ReplaySource.among(traces, known, embedder=None, hint=hint)
+        return replace(source, tested=tested, embedder=self.embedder(), seed=self.seed)
 
     def _read_sides(self, told: Sequence[str]) -> Mapping[str, Side]:
         """Return the sides of the agents that take part. Raises `ConfigError` for a name that the traces lack, or that is on both sides."""
@@ -189,12 +185,10 @@ class Recorded:
         """Return the model that embeds prompts; None to compare them by their words alone."""
         if not self.embeds:
             return None
-        if find_spec("onnxruntime") is None or find_spec("tokenizers") is None:
+        found = installed_embedder()
+        if found is None:
             warn("prompts are compared by their words alone; to compare their meaning: pip install 'nearfar[router]'")
-            return None
-        from ..util.embedding.embedder import MiniLmEmbedder
-
-        return MiniLmEmbedder()
+        return found
 
 
 def _listed(agents: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ from .options import DEFAULT_CONFIG, AgentChoice, read_config
 from .printing import notes, output, warn
 
 if TYPE_CHECKING:
+    from ..compose.policy_file import PolicyFile
     from ..hybrid.hybrid import Hybrid
 
 SHIPPED = Config(near=NearConfig(), far=parse_far("far"), policy=Policy(minimum_confidence=EMBEDDED_CONFIDENCE))
@@ -50,15 +51,16 @@ def chosen_config(selection: AgentChoice) -> Config:
     return config.model_copy(update=chosen)
 
 
-def open_hybrid(selection: AgentChoice, config: Config, approver: Approver | None = None) -> "Hybrid":
-    """Open a `Hybrid`. The shipped models get the tools of their own world if no other tools are named."""
+def open_hybrid(selection: AgentChoice, config: Config, approver: Approver | None = None, policy: "PolicyFile | None" = None) -> "Hybrid":
+    """Open a `Hybrid`, which follows `policy` if it is given. The shipped models get the tools of their own world if no other tools are
+    named."""
     from ..hybrid.hybrid import Hybrid
 
     tools = load_tools(selection.tools) if selection.tools else []
     if not tools and not config.tools and _all_embedded(config):
         tools = list(_world_tools())
     try:
-        return Hybrid.from_config(config, tools=tools, approver=approver)
+        return Hybrid.from_config(config, tools=tools, approver=approver, policy=policy or config.policy)
     except ConfigError as error:
         path = selection.config or DEFAULT_CONFIG
         raise (with_line(error, path) if path.is_file() else error) from error.__cause__

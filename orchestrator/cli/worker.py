@@ -1,7 +1,6 @@
 """`nearfar worker`: lend this device's models to a hub, or pair other devices with the hub on this machine."""
 
 import logging
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -16,12 +15,9 @@ from ...protocols import Agent, ConfigError
 from ...protocols.address import Address, Pairing, parse_address, read_pairing
 from ...protocols.attach import Worker
 from ...protocols.channel import client_tls
-from ...protocols.token_file import add_token
-from ...protocols.tokens import Scope
 from ..compose.agents import open_near, read_device_state
-from ..compose.hub import HubConfig, KnownWorker
+from ..compose.hub import CERTIFICATE, KEY, HubConfig, pair_device
 from ..compose.hub import list_workers as ask_hub
-from ..util.credentials import ensure_certificate
 from . import options
 from .printing import Line, Note, notes, output, show, warn
 from .running import execute, report_errors
@@ -29,12 +25,6 @@ from .serve import chosen_hub, chosen_near, until_stopped
 
 _PORT: Final = 7445
 _ADDRESS: Final = f"0.0.0.0:{_PORT}"
-_CERTIFICATE, _KEY = Path("hub.pem"), Path("hub-key.pem")
-_SCOPES: Final = (Scope.ATTACH, Scope.MEMORY)
-"""Scopes of a device's token. The hub's configuration decides whose memory the device may see, if any."""
-_ALL_ADDRESSES: Final = ("0.0.0.0", "::")
-_UNREACHED: Final = ("192.0.2.1", 9)
-"""An address reserved for documentation. Nothing is sent to it."""
 _QUIET_ZONE: Final = 4
 """Modules of white around a QR code, as ISO/IEC 18004 requires."""
 _BLOCKS: Final = {(0, 0): " ", (1, 0): "\N{UPPER HALF BLOCK}", (0, 1): "\N{LOWER HALF BLOCK}", (1, 1): "\N{FULL BLOCK}"}
@@ -60,11 +50,8 @@ def pair(
             _check_qr_installed()  # before anything is written
         listening = options.Listening(address, certificate, key, tokens, insecure=False)
         hub = chosen_hub(config, listening, default=partial(HubConfig, address=_ADDRESS))
-        reachable = _reachable(parse_address(hub.address))
-        fingerprint = ensure_certificate(hub.certificate or _CERTIFICATE, hub.key or _KEY, [reachable.host])
-        token = add_token(hub.tokens, name, scopes=_SCOPES).token
-        pairing = Pairing(address=str(reachable), token=token, fingerprint=fingerprint, name=name)
-        data = {"name": name, "address": pairing.address, "fingerprint": fingerprint, "uri": pairing.uri}
+        pairing = pair_device(hub, name)
+        data = {"name": name, "address": pairing.address, "fingerprint": pairing.fingerprint, "uri": pairing.uri}
         show(data, _pairing_lines(pairing, hub), as_json=as_json)
         if not as_json:
             _warn_about(pairing, hub)
@@ -109,7 +96,7 @@ def list_workers(config: options.Config = None, as_json: options.AsJson = False)
         hub = options.read_section(config, "hub", HubConfig)
         workers = await ask_hub(hub.socket)
         data = {"workers": [worker.model_dump(mode="json") for worker in workers]}
-        show(data, (f"{worker.name:<20} {_worker_text(worker)}" for worker in workers), as_json=as_json)
+        show(data, (f"{worker.name:<20} {worker.text}" for worker in workers), as_json=as_json)
 
     execute(work(), as_json=as_json)
 
@@ -157,22 +144,6 @@ async def _work(worker: Worker, *, drain: float, as_json: bool) -> None:
         raise refused[0]
 
 
-def _worker_text(worker: KnownWorker) -> str:
-    if not worker.is_attached:
-        return "not attached"
-    state = worker.state
-    power = "" if state.power_source is None else f" ({state.power_source})"
-    parts = [
-        "leaving" if worker.is_draining else "attached",
-        ", ".join(f"{card.name}: {card.model}, {card.side}" for card in worker.agents),
-        f"{worker.live_steps} steps",
-        "battery unknown" if state.battery is None else f"battery {state.battery:.0%}{power}",
-        f"heat {state.thermal or 'unknown'}",
-        "free memory unknown" if state.free_memory_bytes is None else f"{state.free_memory_bytes / 2**30:.1f} GiB free",
-    ]
-    return "; ".join(parts)
-
-
 def _pairing_lines(pairing: Pairing, hub: HubConfig) -> Iterator[Line]:
     code = qr_code(pairing.uri)
     width = code.plain.index("\n")
@@ -187,7 +158,7 @@ def _pairing_lines(pairing: Pairing, hub: HubConfig) -> Iterator[Line]:
     yield Note("  python -m nearfar.device.thin_worker --pairing-file -", "")
     yield Note("On a computer:", "")
     yield Note("  nearfar worker attach --pairing-file -", "")
-    files = f"--tokens {hub.tokens} --certificate {hub.certificate or _CERTIFICATE} --key {hub.key or _KEY}"
+    files = f"--tokens {hub.tokens} --certificate {hub.certificate or CERTIFICATE} --key {hub.key or KEY}"
     yield Note(f"Here: nearfar serve hub --address {hub.address} {files}")
 
 
@@ -197,23 +168,6 @@ def _warn_about(pairing: Pairing, hub: HubConfig) -> None:
         warn(f'to synchronise its memory, too, name its user: [hub.workers.{pairing.name}] user = "..." in nearfar.toml')
     if parse_address(pairing.address).is_local:
         warn(f"only this machine can reach {pairing.address}; give another address with --address or in [hub]")
-
-
-def _reachable(address: Address) -> Address:
-    """Return the address at which other devices reach a server at `address`; for "all addresses", this machine's own."""
-    if address.path:
-        raise ConfigError("a device cannot reach a unix socket", hint="give the HOST:PORT that the hub listens at")
-    return Address(host=_own_address(), port=address.port) if address.host in _ALL_ADDRESSES else address
-
-
-def _own_address() -> str:
-    """Return the address that this machine would send from. Finding it sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_UNREACHED)
-        except OSError as error:
-            raise ConfigError("this machine has no address in a network", hint="give the address with --address HOST:PORT") from error
-        return str(probe.getsockname()[0])
 
 
 def _check_qr_installed() -> None:

@@ -249,6 +249,11 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         raise ConfigError(f"{path} cannot be read: {error}", hint="save it as UTF-8") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}", hint="name a file that you may read") from error
+    return config_of(text, path)
+
+
+def config_of(text: str, path: Path) -> Config:
+    """Return the configuration that the file at `path` has with this text. Raises `ConfigError` as `load_config` does."""
     try:
         return _anchored(parse_config(text, str(path)), path.absolute().parent)
     except RuntimeError as error:  # of a path that begins with the ~ of a user who is not there

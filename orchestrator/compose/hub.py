@@ -1,15 +1,16 @@
 """Agents that other devices lend: the `[hub]` section, the hub's own process, and how tasks reach what it holds."""
 
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import anyio
 from pydantic import Field
 
 from ...protocols import Agent, AgentCard, ConfigError, DeviceState, NotFound, Side, Unavailable
-from ...protocols.address import parse_address
+from ...protocols.address import Address, Pairing, parse_address
 from ...protocols.steps import Value
 
 if TYPE_CHECKING:
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 
 AgentName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 
+CERTIFICATE: Final = Path("hub.pem")
+"""The hub's certificate where no configuration names one."""
+KEY: Final = Path("hub-key.pem")
+_ALL_ADDRESSES: Final = ("0.0.0.0", "::")
+_UNREACHED: Final = ("192.0.2.1", 9)
+"""An address reserved for documentation. Nothing is sent to it."""
 _LIST_LIMIT = 5.0
 _START_HINT = "start `nearfar serve hub` here, and `nearfar worker attach` or the thin worker on the device"
 
@@ -117,12 +124,27 @@ class KnownWorker(Value):
     state: DeviceState
     live_steps: int
 
+    @property
+    def text(self) -> str:
+        """The state in words."""
+        if not self.is_attached:
+            return "not attached"
+        power = "" if self.state.power_source is None else f" ({self.state.power_source})"
+        parts = [
+            "leaving" if self.is_draining else "attached",
+            ", ".join(f"{card.name}: {card.model}, {card.side}" for card in self.agents),
+            f"{self.live_steps} steps",
+            "battery unknown" if self.state.battery is None else f"battery {self.state.battery:.0%}{power}",
+            f"heat {self.state.thermal or 'unknown'}",
+            "free memory unknown" if self.state.free_memory_bytes is None else f"{self.state.free_memory_bytes / 2**30:.1f} GiB free",
+        ]
+        return "; ".join(parts)
+
 
 async def list_workers(socket: Path) -> list[KnownWorker]:
     """Return the workers of the hub at `socket`. Raises `Unavailable` where there is none."""
     import grpc
 
-    from ...protocols.address import Address
     from ...protocols.channel import open_channel
     from ...protocols.hub_session import device_state_from_proto
     from ...protocols.v1 import hub_pb2 as pb
@@ -187,3 +209,36 @@ def _policy(config: WorkerConfig) -> "WorkerTerms":
     from ...protocols.hub import WorkerTerms
 
     return WorkerTerms(side=config.trust, minimum_battery=config.minimum_battery)
+
+
+def pair_device(hub: HubConfig, name: str) -> Pairing:
+    """Make a token for a device, and the hub's certificate if there is none, and return what the device needs to attach.
+
+    Raises `ConfigError` for a name that has a token already, and for files or addresses that cannot be used.
+    """
+    from ...protocols.token_file import add_token
+    from ...protocols.tokens import Scope
+    from ..util.credentials import ensure_certificate
+
+    reachable = _reachable(parse_address(hub.address))
+    fingerprint = ensure_certificate(hub.certificate or CERTIFICATE, hub.key or KEY, [reachable.host])
+    # The hub's configuration decides whose memory the device may see, if any.
+    token = add_token(hub.tokens, name, scopes=(Scope.ATTACH, Scope.MEMORY)).token
+    return Pairing(address=str(reachable), token=token, fingerprint=fingerprint, name=name)
+
+
+def _reachable(address: Address) -> Address:
+    """Return the address at which other devices reach a server at `address`; for "all addresses", this machine's own."""
+    if address.path:
+        raise ConfigError("a device cannot reach a unix socket", hint="give the HOST:PORT that the hub listens at")
+    return Address(host=_own_address(), port=address.port) if address.host in _ALL_ADDRESSES else address
+
+
+def _own_address() -> str:
+    """Return the address that this machine would send from. Finding it sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_UNREACHED)
+        except OSError as error:
+            raise ConfigError("this machine has no address in a network", hint="give the address with --address HOST:PORT") from error
+        return str(probe.getsockname()[0])

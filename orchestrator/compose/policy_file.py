@@ -1,9 +1,11 @@
 """The file nearfar.toml for people: its policy, which may be edited while tasks run, and its JSON Schema, which editors show."""
 
 import ast
+import hashlib
 import inspect
 import logging
 import os
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,10 +16,12 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from ...protocols import ConfigError, Side
-from ..routing.policy_check import require_usable
+from ...protocols import ConfigError, Side, StoreUnavailable, VersionConflict
+from ..routing.eligibility import PolicyFinding, unknown_prices
+from ..routing.policy_check import findings, require_usable, role_findings
 from ..task.policy import Policy
-from .config import Config, load_config
+from .agents import other_handle
+from .config import Config, config_of, load_config
 
 JsonObject = dict[str, Any]
 
@@ -177,3 +181,74 @@ class PolicyFile:
 def _says_nothing(text: str) -> bool:
     """Return whether there are only blanks and comments, as in a file of which no more has been written yet."""
     return all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines())
+
+
+def config_findings(config: Config, agents: Mapping[str, Side] | None = None) -> list[PolicyFinding]:
+    """Return the mistakes in the policy and the roles of a configuration, and far agents of unknown price where dollars are limited.
+
+    `agents` are the sides of the team, by name; None: those of the configuration.
+    """
+    agents = config.agents if agents is None else agents
+    found = [*findings(config.policy, agents), *role_findings(config.roles, agents, config.policy)]
+    return [*found, *unknown_prices(config.policy, _unpriced(config))]
+
+
+def _unpriced(config: Config) -> dict[str, str]:
+    """Return the models of the configured far agents whose price is unknown, by agent."""
+    agents = ({} if config.far is None else {"far": config.far}) | config.others
+    members = [other_handle(name, agent) for name, agent in agents.items()]
+    return {member.name: member.model for member in members if member.is_unpriced}
+
+
+def read_text(path: Path) -> tuple[str, str]:
+    """Return the text of the file, and the name of this content for `save_policy`. Raises `ConfigError` where it cannot be read."""
+    try:
+        content = path.read_bytes()
+        return content.decode("utf-8-sig"), hashlib.sha256(content).hexdigest()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}", hint="save it as UTF-8, where you may read it") from error
+
+
+def config_with_policy(path: Path, text: str, agents: Mapping[str, Side]) -> Config:
+    """Return the configuration that a text for the file gives to these agents.
+
+    Raises `ConfigError`, with line and key, for a text that cannot be used, and for one that changes another section than the policy, which
+    no running process would take over.
+    """
+    new = config_of(text, path)
+    try:
+        old = load_config(path)
+    except ConfigError as error:
+        raise ConfigError(f"the file itself is broken: {error.message}", hint="mend it with an editor") from error
+    changed = [name for name in Config.model_fields if name != "policy" and getattr(new, name) != getattr(old, name)]
+    if changed:
+        raise ConfigError(f"{path}: only [policy] can be changed here, not {', '.join(changed)}", hint="edit the file, and start again")
+    errors = [finding for finding in config_findings(new, agents) if finding.kind == "error"]
+    if errors:
+        raise ConfigError("\n".join(map(str, errors)), hint="the policy in force stays")
+    return new
+
+
+def save_policy(path: Path, text: str, agents: Mapping[str, Side], *, over: str) -> None:
+    """Replace the file atomically by a text whose policy can be used. A `PolicyFile` then takes it over.
+
+    Raises what `config_with_policy` raises, `VersionConflict` where the file no longer has the content `over`, and `StoreUnavailable` where
+    it cannot be written.
+    """
+    config_with_policy(path, text, agents)
+    if read_text(path)[1] != over:
+        raise VersionConflict(f"{path} was changed meanwhile", hint="copy your text, reload the page, and edit the new file")
+    target = path.resolve()  # a link stays one
+    try:
+        descriptor, fresh = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(fresh, target.stat().st_mode)
+            os.replace(fresh, target)
+        finally:
+            Path(fresh).unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be written: {error.strerror}", hint="the policy in force stays") from error

@@ -24,15 +24,19 @@ from ..serve.sse import encoded, while_connected
 from .access import BrowserLogins, BrowserSession
 from .approvals import APPROVALS
 from .chat import CHAT
+from .devices import DEVICES
 from .live import Channels
+from .memory import ERASURE, ITEM, MEMORY
 from .money import MONEY
+from .policy import POLICY
 from .privacy import PRIVACY
 from .runs import RUN, RUNS
+from .tradeoff import TRADEOFF
 from .view import ROOT, Answer, Console, Page, PageContent, View, document, failure
 
 logger = logging.getLogger(__name__)
 
-PAGES: Final = (CHAT, RUNS, RUN, APPROVALS, MONEY, PRIVACY)
+PAGES: Final = (CHAT, RUNS, RUN, APPROVALS, POLICY, TRADEOFF, MONEY, MEMORY, ITEM, ERASURE, DEVICES, PRIVACY)
 """In the order of the menu."""
 COOKIE: Final = "nearfar_console"
 _HEADERS: Final = {
@@ -144,7 +148,7 @@ class ConsoleApp:
         view, renew = self.view(session, query, {}), page.renew
         address = f"{page.path}?{sorted(query.items())}"
         await send({"type": "http.response.start", "status": 200, "headers": encoded({"content-type": "text/event-stream"})})
-        async with while_connected(receive), aclosing(self._channels.events(address, lambda: renew(view))) as events:
+        async with while_connected(receive), aclosing(self._channels.events(address, lambda: renew(view), page.period)) as events:
             async for data in events:
                 self.session(scope)
                 await send({"type": "http.response.body", "body": data, "more_body": True})

@@ -42,15 +42,21 @@ def bars(title: str, values: Mapping[str, float], *, unit: str) -> Html:
     return _figure(title, tag("svg", rows, viewBox=f"0 0 {_WIDTH} {28 * len(ordered) + 4}", role="img", aria_label=label))
 
 
-def scatter(title: str, marks: Sequence[Mark], *, across: str, up: str, front: Sequence[tuple[float, float]] = ()) -> Html:
-    """Return points with their intervals. `front`: a line through what nothing beats."""
+def scatter(
+    title: str,
+    marks: Sequence[Mark],
+    *,
+    across: str,
+    up: str,
+    front: Sequence[tuple[float, float]] = (),
+    before: Sequence[tuple[float, float]] = (),
+) -> Html:
+    """Return points with their intervals. `front`: a line through what nothing beats; `before`: the line that there was."""
     if not marks:
         return tag("p", "There is nothing to draw yet.", class_="empty")
-    scale = _Scale(marks)
+    scale = _Scale(marks, (*front, *before))
     parts = [*scale.axes(across, up)]
-    if len(front) > 1:
-        path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in sorted(front))
-        parts.append(tag("polyline", points=path, class_="front"))
+    parts += [_line(points, scale, css) for points, css in ((before, "front before"), (front, "front")) if len(points) > 1]
     for mark in marks:
         parts += _drawn(mark, scale)
     parts += _names(marks, scale)
@@ -61,9 +67,9 @@ def scatter(title: str, marks: Sequence[Mark], *, across: str, up: str, front: S
 class _Scale:
     """Turns figures into places of the picture."""
 
-    def __init__(self, marks: Sequence[Mark]) -> None:
-        xs = [each for mark in marks for each in (mark.across, *(mark.across_range or ()))]
-        ys = [each for mark in marks for each in (mark.up, *(mark.up_range or ()))]
+    def __init__(self, marks: Sequence[Mark], points: Sequence[tuple[float, float]]) -> None:
+        xs = [*(x for x, _ in points), *(each for mark in marks for each in (mark.across, *(mark.across_range or ())))]
+        ys = [*(y for _, y in points), *(each for mark in marks for each in (mark.up, *(mark.up_range or ())))]
         self._xs = _nice(0.0, max(xs) or 1.0)
         self._ys = _nice(min(ys), max(ys))
 
@@ -97,6 +103,11 @@ def _nice(low: float, high: float) -> list[float]:
     first = math.floor(low / step)
     count = max(1, math.ceil(high / step - 1e-9) - first)
     return [round((first + number) * step, 12) for number in range(count + 1)]
+
+
+def _line(points: Sequence[tuple[float, float]], scale: _Scale, css: str) -> Html:
+    path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in sorted(points))
+    return tag("polyline", points=path, class_=css)
 
 
 def _drawn(mark: Mark, scale: _Scale) -> Iterator[Html]:

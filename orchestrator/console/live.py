@@ -29,8 +29,9 @@ logger = logging.getLogger(__name__)
 class Channel:
     """One view that pages may have open, such as the list of runs: it is rendered for all of them together."""
 
-    def __init__(self, render: Render) -> None:
+    def __init__(self, render: Render, period: float) -> None:
         self._render = render
+        self._period = period
         self._viewers = 0
         self._task: asyncio.Task[None] | None = None
         self._latest: dict[str, str] = {}
@@ -77,7 +78,7 @@ class Channel:
                 async with self._changed:
                     self._latest, self.version = found, self.version + 1
                     self._changed.notify_all()
-            await asyncio.sleep(PERIOD)
+            await asyncio.sleep(self._period)
 
 
 class Channels:
@@ -92,9 +93,9 @@ class Channels:
         """No further page may be opened."""
         return self._pages >= MOST_PAGES
 
-    async def events(self, address: str, render: Render) -> AsyncGenerator[bytes, None]:
+    async def events(self, address: str, render: Render, period: float = PERIOD) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events with the fragments of the view at an address, and comments while nothing changes."""
-        channel = self._open.setdefault(address, Channel(render))
+        channel = self._open.setdefault(address, Channel(render, period))
         self._pages += 1
         try:
             async with aclosing(channel.view()) as views, aclosing(_kept_alive(views)) as changes:

@@ -9,6 +9,7 @@ from ...protocols import Side
 from ..budgets.book import MEASURES, Balance, BudgetScope
 from ..hybrid.turns import saved_against_far
 from ..runs.run import RunState, parse_record
+from ..runs.store import RunStore
 from ..task.results import Result
 from ..util.runtime import in_thread
 from .charts import bars
@@ -32,12 +33,12 @@ async def _body(view: View) -> Html:
     console = view.console
     balances = await in_thread(console.budgets.balances)
     today = await in_thread(console.budgets.today)
-    results = await in_thread(_results, view)
+    results = await in_thread(newest_results, console.hybrid.runs)
     return join([_headline(view, results), _by_agent(results), _limits(view, {today: Balance(), **balances})])
 
 
-def _results(view: View) -> list[Result]:
-    runs = view.console.hybrid.runs
+def newest_results(runs: RunStore) -> list[Result]:
+    """Return the results of the newest runs that have one, the newest first."""
     outcomes = ((run.id, runs.outcome(run.id)) for run in runs.list(state=RunState.DONE, limit=_RUNS))
     return [parse_record(Result, run, outcome) for run, outcome in outcomes if isinstance(outcome, str)]
 
@@ -95,4 +96,4 @@ def _dollars(amount: Decimal) -> str:
     return f"${amount:.6f}".rstrip("0").rstrip(".")
 
 
-MONEY: Final = Page("/money", "Money", _show, renew=_renew)
+MONEY: Final = Page("/money", "Money", _show, renew=_renew, period=3.0)

@@ -13,7 +13,7 @@ from ..safety.privacy_records import PrivacyRecords
 from .access import BrowserSession
 from .chats import Chats
 from .html import Html, join, tag, text
-from .live import Fragments
+from .live import PERIOD, Fragments
 
 ROOT: Final = "/console"
 """Path below which every page stands."""
@@ -82,6 +82,8 @@ class Page(NamedTuple):
     actions: Mapping[str, Answer] = {}
     """Answers to its forms, by their path below that of the page."""
     renew: Renew | None = None
+    period: float = PERIOD
+    """Seconds between two looks at what it shows."""
 
 
 def live(name: str, content: Html) -> Html:

@@ -1,8 +1,9 @@
 """Read and search items, as `MemoryItem`s with their provenance."""
 
+import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from langgraph.store.base import SearchItem
 
 from ...protocols import ConfigError, NearfarError
-from ...protocols.items import ItemAddress, Namespace, Source, Tier
+from ...protocols.items import ItemAddress, Namespace, Source, Tier, namespace_text
+from ..util.escaping import printable, spell_out
 from .engine import Condition, Engine, Hit, ItemRow, ItemSelection, selects
 from .operation import Principal
 from .provenance import as_believed
@@ -288,3 +290,53 @@ def _archived(reader: Reader, address: ItemAddress) -> Iterator[ItemRow]:
         yield from (row for row in rows if row.address.namespace == address.namespace and _VERSION.fullmatch(row.address.key, len(begin)))
         if len(rows) < _BATCH:
             return
+
+
+TIER_MEANINGS: Final = {
+    Tier.DEVICE: "it never leaves the device that wrote it",
+    Tier.USER: "it is sent to devices of the same user, and to the hub between them",
+    Tier.SHARED: "it is sent to everyone who synchronises with this memory",
+}
+_TEXT_FIELDS: Final = ("text", "content", "fact", "value")
+"""Fields of which the first one that is a text stands for the whole value in a line."""
+
+
+def one_line(value: Mapping[str, Any]) -> str:
+    """Return a value in one line, for a table: its text, or else all of it as JSON."""
+    told = next((value[name] for name in _TEXT_FIELDS if isinstance(value.get(name), str)), None)
+    return printable(" ".join((told if told is not None else value_text(value, indent=None)).split()))
+
+
+def value_text(value: object, *, indent: int | None = 2) -> str:
+    """Return a value as JSON, control characters written out."""
+    return printable(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+def address_text(address: ItemAddress) -> str:
+    """Return the address of an item as the commands take it: namespace and key."""
+    return spell_out(f"{namespace_text(address.namespace)} {address.key}")
+
+
+def origin_text(item: MemoryItem) -> str:
+    """Return the source of an item, with the agent that wrote it."""
+    agent = f" {item.agent}" if item.agent else ""
+    return printable(f"{item.source.value.replace('_', ' ')}{agent}")
+
+
+def provenance(item: MemoryItem, here: str) -> Iterator[tuple[str, str | datetime]]:
+    """Yield where an item comes from, how far it may travel and until when it counts, by name. `here` is the name of this device."""
+    yield "tier", f"{item.tier}: {TIER_MEANINGS[item.tier]}"
+    yield "from", f"{origin_text(item)}, trust {item.trust:g}"
+    yield "written", item.updated_at
+    if item.created_at != item.updated_at:
+        yield "first written", item.created_at
+    yield "on device", f"{item.device}, this one" if item.device == here else item.device
+    yield "version", item.version
+    for name, told in (("user", item.user), ("about", ", ".join(filter(None, (item.subject, *item.others))))):
+        if told:
+            yield name, told
+    if item.lineage:
+        yield "derived from", "\n".join(map(address_text, item.lineage))
+    for name, moment in (("true from", item.valid_from), ("true until", item.invalid_from), ("forgotten", item.expires_at)):
+        if moment is not None:
+            yield name, moment

@@ -1,13 +1,13 @@
 """Open the store of runs, and forget the runs and traces that hold something of items erased from the memory."""
 
 import logging
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ...protocols import RunBusy, StoreError
+from ...protocols import RunBusy, StoreError, StoreUnavailable
 from ...protocols.items import ItemAddress
 from ..memory.engine import MOST_FORGOTTEN
 from ..memory.erasing import Erased, recalled_in, record_of
@@ -17,6 +17,7 @@ from ..storage.sqlite_files import Naming
 from ..storage.writer import DatabaseSession, Tables
 from ..task.stores import RunsConfig
 from ..tracing.store import TraceStore
+from ..util.json_text import drop_lines
 from .sessions import with_later_turns
 from .store import FILE, RunStore
 
@@ -175,6 +176,38 @@ def _value(store: RunStore, kind: str, content: bytes) -> Any:  # noqa: ANN401 -
     with suppress(ValueError, TypeError):
         return store.checkpointer.serde.loads_typed((kind, content))
     return content.decode("utf-8", "replace")
+
+
+class ErasedLogs:
+    """The lines of the logs of the router and of `auto` that hold something erased, or that belong to one of `runs`.
+
+    Raises `StoreUnavailable` if a log cannot be read or written.
+    """
+
+    def __init__(self, files: Iterable[Path | None], erased: Erased, runs: Collection[str]) -> None:
+        self._erased = erased
+        self._runs = frozenset(runs)
+        self._files = [file for file in files if file is not None and file.exists()]
+        try:
+            self.lines = sum(self._is_dropped(line) for file in self._files for line in file.read_bytes().split(b"\n") if line)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def drop(self) -> None:
+        """Remove the lines."""
+        try:
+            for file in self._files:
+                drop_lines(file, self._is_dropped)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _is_dropped(self, line: bytes) -> bool:
+        record = record_of(line.decode("utf-8", "replace"))
+        is_of_run = isinstance(record, dict) and record.get("id") in self._runs
+        return is_of_run or self._erased.is_in(record)
+
+    def _unusable(self, error: OSError) -> StoreUnavailable:
+        return StoreUnavailable(f"a log of the policy cannot be used: {error.strerror}", hint="[policy.router] log, [policy.auto] reports")
 
 
 logger = logging.getLogger(__name__)

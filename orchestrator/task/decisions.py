@@ -43,6 +43,14 @@ class Estimate:
     source: EstimateSource
     """Source of the figure."""
 
+    def text(self, form: str) -> str:
+        """Return the figure with its uncertainty and its source."""
+        return f"{self.value:{form}} \u00b1 {self.deviation:{form}} ({self.source})"
+
+
+FIGURES: Final = ("P(success)", "first token, s", "seconds", "in a queue, s", "dollars", "cached", "joules", "utility", "left out because")
+"""Names of `ConsideredAgent.figures`; those of an estimate are the first seven."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgentEstimate:
@@ -67,6 +75,19 @@ class AgentEstimate:
     by_length: float | None = None
     """The probability by prompt length, next to `predicted`, before it was corrected; None: there is no head."""
 
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The estimates in words, in the order of `FIGURES`."""
+        return (
+            self.success.text(".2f"),
+            self.first_token_seconds.text(".2f"),
+            self.seconds.text(".2f"),
+            f"{self.queue_seconds:.2f}" if self.queue_seconds else "",
+            "unknown" if self.dollars is None else self.dollars.text(".5f"),
+            f"{self.cached_share:.0%}" if self.cached_share else "",
+            "unknown" if self.joules is None else self.joules.text(".3g"),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ConsideredAgent:
@@ -82,6 +103,12 @@ class ConsideredAgent:
     """Utility by the policy's objective."""
     objection: str | None = None
     """Reason why the task may not have it; None: it may."""
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """What is expected of it, in words, in the order of `FIGURES`."""
+        utility = "" if self.utility is None else f"{self.utility:.3f}"
+        return (*(("",) * 7 if self.estimate is None else self.estimate.figures), utility, self.objection or "")
 
 
 class RouteDecision(Value):

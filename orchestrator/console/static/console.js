@@ -32,6 +32,23 @@ function follow(address) {
   window.addEventListener("pagehide", () => source.close());
 }
 
+// Checks a form's text while it is written: the server answers with the page, of which one element is taken over.
+function preview(form) {
+  const target = form.dataset.preview;
+  let timer = 0;
+  let newest = 0;
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(async () => {
+      const number = ++newest;
+      const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) }).catch(() => null);
+      if (!answer || number !== newest) return; // a later text is being checked
+      const found = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(target);
+      if (found) document.getElementById(target).innerHTML = found.innerHTML; // made and escaped by the server
+    }, 400);
+  });
+}
+
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !window.confirm(question)) event.preventDefault();
@@ -44,4 +61,5 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("DOMContentLoaded", () => {
   const live = document.querySelector("[data-live]");
   if (live) follow(live.dataset.live);
+  document.querySelectorAll("form[data-preview]").forEach(preview);
 });

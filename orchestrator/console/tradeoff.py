@@ -1,0 +1,180 @@
+"""The page of the trade-off: what a better score costs in dollars, seconds and joules, and where the policy stands."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote
+
+from ...protocols import ConfigError
+from ..routing.run_records import RunRecord, arm_of
+from ..task.modes import Strategy
+from ..task.policy import Policy
+from ..task.results import Result
+from ..util.runtime import in_thread
+from .charts import Mark, scatter
+from .html import Html, join, table, tag, text
+from .money import newest_results
+from .view import ROOT, Page, PageContent, View, failure
+
+if TYPE_CHECKING:
+    from ..lab.statistics import IntervalEstimate
+    from ..lab.study.outcomes import Outcomes
+
+MEASURES: Final = ("dollars", "seconds", "joules")
+_MOST_DRAWN: Final = 14
+"""Configurations in a chart: the front, the sides alone, where the policy stands, and the best of the others."""
+
+
+class _Costed(NamedTuple):
+    """A configuration with its score and cost, as means per task."""
+
+    label: str
+    score: "IntervalEstimate"
+    costs: Mapping[str, "IntervalEstimate | None"]
+    css: str
+
+    def mark(self, measure: str) -> Mark | None:
+        """Return its point; None where the cost is unknown."""
+        cost = self.costs[measure]
+        if cost is None:
+            return None
+        return Mark(self.label, cost.value, self.score.value, (cost.low, cost.high), (self.score.low, self.score.high), self.css)
+
+
+async def _show(view: View) -> PageContent:
+    measure = view.query.get("by", MEASURES[0])
+    measure = measure if measure in MEASURES else MEASURES[0]
+    recorded = view.console.hybrid.policy.auto.outcomes
+    if find_spec("numpy") is None:
+        return PageContent("Trade-off", failure("Intervals need numpy.", "pip install 'nearfar[study]'"))
+    swept = await _swept(view, recorded, measure)
+    results = await in_thread(newest_results, view.console.hybrid.runs)
+    return PageContent("Trade-off", join([swept, await in_thread(_own, results)]))
+
+
+async def _swept(view: View, recorded: Path | None, measure: str) -> Html:
+    if recorded is None or not recorded.exists():
+        begin, key = tag("code", "nearfar sweep --out sweep"), tag("code", '[policy.auto] outcomes = "sweep/runs.jsonl"')
+        return tag("p", "To see what each strategy reaches at which cost, run ", begin, " and name its runs by ", key, ".", class_="empty")
+    try:
+        return await in_thread(_worlds, recorded, view.console.hybrid.policy, measure)
+    except ConfigError as error:
+        return failure(error.message, error.hint)
+
+
+def _worlds(recorded: Path, policy: Policy, measure: str) -> Html:
+    from ..lab.study.outcomes import Outcomes
+    from ..lab.study.sweep import read_records
+
+    outcomes = Outcomes(read_records(recorded))
+    links = [
+        tag("a", name, href=f"{ROOT}/tradeoff?by={quote(name)}", aria_current="true" if name == measure else None) for name in MEASURES
+    ]
+    choice = tag("nav", links, aria_label="Cost to show", class_="tabs")
+    lead = f"Up and left is better. Measured by a sweep of {len(outcomes.records):,} runs; bars are 95 % intervals over tasks."
+    return join([tag("p", lead, class_="lead"), choice, *(_world(outcomes, world, policy, measure) for world in outcomes.worlds)])
+
+
+def _world(outcomes: "Outcomes", world: str, policy: Policy, measure: str) -> Html:
+    found = list(_costed(outcomes, world, policy))
+    marks = [(each, mark) for each in found if (mark := each.mark(measure)) is not None]
+    front = _front([mark for _, mark in marks])
+    drawn = _most_telling([mark for _, mark in marks], front)
+    here = [each for each in found if each.css == "here"]
+    title = f"Score against {measure} per task, world {world}; the dashed line joins what nothing beats in both"
+    chart = scatter(title, drawn, across=f"{measure} per task", up="score", front=[(mark.across, mark.up) for mark in front])
+    rows = [_cells(each) for each in sorted(found, key=lambda each: -each.score.value)]
+    figures = table(f"Means per task in the world {world}", ("configuration", "score", *MEASURES), rows)
+    return join([tag("h2", f"World {world}"), tag("p", _here_text(policy, here)), chart, figures])
+
+
+def _costed(outcomes: "Outcomes", world: str, policy: Policy) -> Iterator[_Costed]:
+    for label in outcomes.configurations(world):
+        score, record = outcomes.estimate(world, label, "score"), outcomes.first(world, label)
+        if score is not None and not record.oracle and not outcomes.is_shadow(world, label):
+            costs = {measure: outcomes.estimate(world, label, measure) for measure in MEASURES}
+            yield _Costed(label, score, costs, _css(record, policy))
+
+
+def _css(record: RunRecord, policy: Policy) -> str:
+    if _is_policy(record, policy):
+        return "here"
+    return {Strategy.DEVICE: "near", Strategy.CLOUD: "far"}.get(Strategy(record.strategy), "")
+
+
+def _is_policy(record: RunRecord, policy: Policy) -> bool:
+    """Return whether the run was served as the policy serves tasks: by the same strategy with the same knobs."""
+    arm = arm_of(record)
+    knobs = {name: value for name, value in arm.knobs.items() if name != "mode"}
+    return arm.strategy is policy.strategy and _agrees(knobs, policy.model_dump(mode="json"))
+
+
+def _agrees(knobs: Mapping[str, Any], policy: Mapping[str, Any]) -> bool:
+    return all(
+        _agrees(value, policy[name]) if isinstance(value, Mapping) and isinstance(policy.get(name), Mapping) else policy.get(name) == value
+        for name, value in knobs.items()
+    )
+
+
+def _here_text(policy: Policy, here: Sequence[_Costed]) -> str:
+    if here:
+        return f"You are here: {', '.join(each.label for each in here)}, the large point."
+    if policy.strategy is Strategy.AUTO:
+        return "You are on the front: strategy auto chooses one of these for each task."
+    return f"The sweep has no configuration like yours (strategy {policy.strategy}): add it by nearfar sweep --configurations."
+
+
+def _front(marks: Sequence[Mark]) -> list[Mark]:
+    from ..lab.statistics import pareto_front
+
+    return [marks[place] for place in pareto_front([(mark.across, mark.up) for mark in marks])]
+
+
+def _most_telling(marks: Sequence[Mark], front: Sequence[Mark]) -> list[Mark]:
+    first = [mark for mark in marks if mark in front or mark.css]
+    others = sorted((mark for mark in marks if mark not in first), key=lambda mark: -mark.up)
+    return [*first, *others][:_MOST_DRAWN]
+
+
+def _cells(each: _Costed) -> tuple[Html | str, ...]:
+    label = tag("strong", text(f"{each.label} (you are here)")) if each.css == "here" else text(each.label)
+    return (label, _interval(each.score, "score"), *(_interval(each.costs[measure], measure) for measure in MEASURES))
+
+
+_FORMS: Final = {"score": ".1%", "dollars": ".5f", "seconds": ".2f", "joules": ".3g"}
+
+
+def _interval(figure: "IntervalEstimate | None", measure: str) -> str:
+    form = _FORMS[measure]
+    return "unknown" if figure is None else f"{figure.value:{form}} [{figure.low:{form}}, {figure.high:{form}}]"
+
+
+def _own(results: Sequence[Result]) -> Html:
+    """Return what the newest tasks took, by strategy and side: their scores are only known where the app reports them."""
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        groups.setdefault((str(result.decision.strategy), str(result.side)), []).append(result)
+    rows = [(strategy, side, f"{len(found):,}", *_means(found)) for (strategy, side), found in sorted(groups.items())]
+    head = ("strategy", "answered by", "tasks", *MEASURES)
+    caption = f"Means of the newest {len(results):,} answers, with 95 % intervals; joules are this device's"
+    return join(
+        [tag("h2", "Your own tasks"), table(caption, head, rows, empty="No task has an answer yet. Ask something on the page Chat.")]
+    )
+
+
+def _means(results: Sequence[Result]) -> Iterator[str]:
+    from ..lab.statistics import mean
+
+    for measure in MEASURES:
+        values = {str(place): [each] for place, result in enumerate(results) if (each := _value(result, measure)) is not None}
+        yield _interval(mean(values) if values else None, measure)
+
+
+def _value(result: Result, measure: str) -> float | None:
+    if measure == "joules":
+        return result.energy.joules
+    return result.seconds if measure == "seconds" else None if result.dollars is None else float(result.dollars)
+
+
+TRADEOFF: Final = Page("/tradeoff", "Trade-off", _show)
