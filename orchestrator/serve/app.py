@@ -24,7 +24,7 @@ from .decisions import decide
 from .embeddings import embed
 from .endpoint import Endpoint, Exchange, Face, turn_endpoint
 from .errors import anthropic_error
-from .messages import Messages, count_message_tokens
+from .messages import Messages
 from .models import list_models, tell_model
 from .origin import OriginCheck
 from .responses import Responses
@@ -53,6 +53,7 @@ _ANY: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 def _routes(face: Face) -> list[BaseRoute]:
     _ = face.hybrid.metrics  # tasks are counted from here on
+    messages = Messages()
     return [
         Route("/", _alive, methods=["GET", "HEAD"]),
         Route("/health", _alive, methods=["GET", "HEAD"]),
@@ -63,8 +64,8 @@ def _routes(face: Face) -> list[BaseRoute]:
         Route("/v1/embeddings", Endpoint(face, embed)),
         Route("/v1/systemone", Endpoint(face, decide)),
         *_responses(face),
-        Route("/v1/messages", turn_endpoint(face, Messages())),
-        Route("/v1/messages/count_tokens", Endpoint(face, count_message_tokens, error_body=anthropic_error)),
+        Route("/v1/messages", turn_endpoint(face, messages)),
+        Route("/v1/messages/count_tokens", Endpoint(face, messages.count, error_body=anthropic_error)),
         Route("/agui", Endpoint(face, answer_agui)),
     ]
 
