@@ -21,6 +21,7 @@ from . import options
 from .printing import Line, Note, show
 from .running import execute, load_langgraph
 from .selection import chosen_config, open_hybrid
+from .telemetry import exporting
 
 _CALLER: Final = "local"
 """Name of the caller that the token of a server without a token file is made for."""
@@ -71,6 +72,7 @@ async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: fl
     config = chosen_config(selection)
     async with (
         open_hybrid(selection, config) as hybrid,
+        exporting(hybrid),
         serve_hybrid(hybrid, serve, tokens=records, drain=seconds) as server,
         anyio.create_task_group() as tasks,
     ):
