@@ -221,6 +221,15 @@ class Agent(Protocol):
         ...
 
 
+@runtime_checkable
+class CountsTokens(Protocol):
+    """An agent that can count the tokens of a prompt by its model's own tokenizer and template."""
+
+    async def count_tokens(self, request: StepRequest) -> int:
+        """Return the tokens of the prompt of a step, as `Finished.usage` would count them, without taking it."""
+        ...
+
+
 def stream(agent: Agent, request: StepRequest) -> aclosing[StepStream]:
     """Return `agent.step(request)` as a context manager that closes the stream on exit, which cancels an unfinished step. Takes an `agent`
     and a `request` as `complete` does."""

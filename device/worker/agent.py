@@ -114,6 +114,12 @@ class LocalAgent(ABC):
             self._note_crash(worker)
             raise
 
+    async def count_tokens(self, request: StepRequest) -> int:
+        """Return the tokens of the prompt of a step, as its usage would count them. Raises what the step raises before its first token."""
+        check_request(self.card, request)
+        self._home.require(f"agent {self.card.name!r}")
+        return await (await self._living_worker(request.timeout)).count_tokens(request)
+
     async def statistics(self) -> WorkerStatistics:
         """Return the worker's counts. Raises `Unavailable` if the agent is closed or its worker does not answer."""
         return await (await self._living_worker(None)).statistics()

@@ -120,9 +120,18 @@ class WorkerProcess:
 
     async def statistics(self, *, seconds: float = _ANSWER_SECONDS) -> WorkerStatistics:
         """Return the worker's counts, as of when it reads the question. Raises `Stalled` if it does not answer within `seconds`."""
+        return WorkerStatistics(**await self._ask("statistics", {}, seconds))
+
+    async def count_tokens(self, request: StepRequest, *, seconds: float = _ANSWER_SECONDS) -> int:
+        """Return the tokens of the prompt that a step would begin with. Raises what the step would raise for it, and `Stalled`."""
+        values = await self._ask("count", {"request": request.model_dump(mode="json")}, seconds)
+        return cast(int, values["tokens"])
+
+    async def _ask(self, question: str, fields: Frame, seconds: float) -> dict[str, Any]:
+        """Return the values that answer a question to the worker. Raises the worker's error, and `Stalled` if it does not answer."""
         identifier = next(self._identifiers)
         answer = self._answers[identifier] = asyncio.get_running_loop().create_future()
-        self._send({"statistics": identifier})
+        self._send({question: identifier, **fields})
         try:
             frame = await asyncio.wait_for(answer, seconds)
         except TimeoutError as error:
@@ -130,7 +139,9 @@ class WorkerProcess:
             raise Stalled(message, hint="close the agent and load it again") from error
         finally:
             del self._answers[identifier]
-        return WorkerStatistics(**cast("dict[str, Any]", frame["values"]))
+        if "error" in frame:
+            raise error_from_frame(frame["error"])
+        return cast("dict[str, Any]", frame["values"])
 
     async def close(self) -> None:
         """End the process; steps under way end with `Unavailable`."""
@@ -168,8 +179,8 @@ class WorkerProcess:
                 # A step that was just cancelled may still send events.
                 if (queue := self._steps.get(identifier)) is not None:
                     queue.put_nowait((kind, payload))
-        elif "statistics" in frame:
-            if (answer := self._answers.get(cast(int, frame["statistics"]))) is not None and not answer.done():
+        elif "answer" in frame:
+            if (answer := self._answers.get(cast(int, frame["answer"]))) is not None and not answer.done():
                 answer.set_result(frame)
         elif "log" in frame:
             logging.getLogger(cast(str, frame["name"])).log(cast(int, frame["level"]), "%s", frame["log"])

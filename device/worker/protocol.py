@@ -1,9 +1,10 @@
 """Messages between the agent and its worker process: length-prefixed JSON frames on a private socket, and the heartbeat.
 
-`WorkerOptions` are given on the command line. To the worker: `{"step": id, "request": ..., "timeout": ...}`, `{"cancel": id}` and
-`{"statistics": id}`. From the worker: `{"ready": WorkerReady}` or `{"failed": error}` once, then `{"statistics": id, "values": ...}` and
-`{"events": [[id, kind, payload], ...], "decoded_tokens": n}`. An event's kind is a `StepEventKind`. `{"log": text, "level": n, "name":
-logger}` comes at any time, for the agent's own log, and `{"alive": true}` in every interval of the heartbeat `BEAT`.
+`WorkerOptions` are given on the command line. To the worker: `{"step": id, "request": ..., "timeout": ...}`, `{"cancel": id}`,
+`{"statistics": id}` and `{"count": id, "request": ...}`. From the worker: `{"ready": WorkerReady}` or `{"failed": error}` once, then
+`{"answer": id, "values": ...}` or `{"answer": id, "error": ...}`, and `{"events": [[id, kind, payload], ...], "decoded_tokens": n}`.
+An event's kind is a `StepEventKind`. `{"log": text, "level": n, "name": logger}` comes at any time, for the agent's own log, and
+`{"alive": true}` in every interval of the heartbeat `BEAT`.
 """
 
 import json

@@ -109,6 +109,10 @@ class Steps:
             drafter=None if self._drafting is None else self._drafting.drafter(request),
         )
 
+    def prompt_tokens(self, request: StepRequest) -> int:
+        """Return the tokens of a step's prompt, as its usage counts them. Raises a `NearfarError` if the request is wrong."""
+        return self._prompts.prompt(request).size
+
     def _generation(self, request: StepRequest, prompt: Prompt, most_tokens: int) -> Generation:
         stop = (*request.stop, FALLBACK_STOP) if self._prompts.template.is_fallback else request.stop
         return Generation(
@@ -196,6 +200,10 @@ class Scheduler:
             self._fail(identifier, InternalError("the step could not be prepared", hint="the log has the details"))
         else:
             self._waiting.append(step)
+
+    def prompt_tokens(self, request: StepRequest) -> int:
+        """Return the tokens that the prompt of a request would have. Raises a `NearfarError` if the request is wrong."""
+        return self._steps.prompt_tokens(request)
 
     def cancel(self, identifier: int) -> None:
         """Stop a step. One that is over already is no concern."""

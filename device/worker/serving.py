@@ -92,8 +92,16 @@ class _Worker:
             self._scheduler.submit(cast(int, frame["step"]), request, cast("float | None", frame["timeout"]))
         elif "cancel" in frame:
             self._scheduler.cancel(cast(int, frame["cancel"]))
+        elif "count" in frame:
+            self._outbox.send({"answer": frame["count"], **self._count(StepRequest.model_validate(frame["request"]))})
         else:
-            self._outbox.send({"statistics": frame["statistics"], "values": asdict(self._statistics())})
+            self._outbox.send({"answer": frame["statistics"], "values": asdict(self._statistics())})
+
+    def _count(self, request: StepRequest) -> Frame:
+        try:
+            return {"values": {"tokens": self._scheduler.prompt_tokens(request)}}
+        except NearfarError as error:
+            return {"error": error_to_frame(error)}
 
     def _statistics(self) -> WorkerStatistics:
         scheduler = self._scheduler

@@ -20,8 +20,10 @@ from ...protocols import (
     NearfarError,
     Prices,
     Side,
+    StepRequest,
     Unavailable,
 )
+from ...protocols.agent import CountsTokens
 from ...protocols.secrets import log_defect
 from ..util.runtime import HomeLoop, cancel_task
 from .breaker import Health, Trial
@@ -172,6 +174,11 @@ class AgentHandle:
                 self._keep(await self._open_source())
             assert self._agent is not None, "it was kept"
             return self._agent
+
+    async def count_tokens(self, request: StepRequest) -> int | None:
+        """Return the tokens of a step's prompt by the agent's own tokenizer; None: the agent cannot count. Raises what `open` raises."""
+        await self.open()
+        return await self._unwrapped.count_tokens(request) if isinstance(self._unwrapped, CountsTokens) else None
 
     def _keep(self, agent: Agent) -> None:
         self._unwrapped, self._agent = agent, self._wrapper(agent)

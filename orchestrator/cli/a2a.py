@@ -17,6 +17,7 @@ from . import options
 from .printing import Note, show
 from .running import execute
 from .selection import chosen_config, open_hybrid
+from .telemetry import exporting
 
 if TYPE_CHECKING:
     from ..a2a.server import A2aServer
@@ -62,6 +63,7 @@ def serve_a2a(
         where = Address(host=host, port=port)
         async with (
             open_hybrid(selection, loaded) as hybrid,
+            exporting(hybrid),
             serving(hybrid, settings, address=where, grpc_port=grpc_port, tokens=found, insecure=insecure, drain=drain) as server,
             anyio.create_task_group() as tasks,
         ):

@@ -27,6 +27,7 @@ from . import options
 from .printing import Line, Note, show
 from .running import execute, load_langgraph
 from .selection import chosen_config, open_hybrid
+from .telemetry import exporting
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -148,6 +149,7 @@ async def _served(
     made = "" if serve.tokens is not None else secrets.token_hex(32)
     records = load_tokens(serve.tokens) if serve.tokens is not None else (_record(made),)
     async with (
+        exporting(hybrid),
         serve_hybrid(hybrid, serve, tokens=records, drain=seconds, around=around) as server,
         anyio.create_task_group() as tasks,
     ):

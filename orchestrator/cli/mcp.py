@@ -24,6 +24,7 @@ from . import options
 from .printing import Line, Note, notes, show, table
 from .running import confirm, execute, report_errors
 from .selection import chosen_config, open_hybrid
+from .telemetry import exporting
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -93,7 +94,7 @@ def serve_mcp(
         chosen = chosen_config(selection)
         given = {"address": address, "certificate": certificate, "key": key, "tokens": tokens}
         serving = chosen.serve.model_copy(update={name: value for name, value in given.items() if value})
-        async with open_hybrid(selection, chosen) as hybrid:
+        async with open_hybrid(selection, chosen) as hybrid, exporting(hybrid):
             server = mcp_server(hybrid, serving)
             if address:
                 await _serve_http(server, serving, as_json=as_json)
@@ -105,7 +106,7 @@ def serve_mcp(
 
 async def _serve_http(server: "MCPServer", config: ServeConfig, *, as_json: bool) -> None:
     from ...protocols.access import Access  # with gRPC
-    from ..serve.mcp_http import serving_mcp
+    from ..serve.server import serving_mcp
     from .serve import until_stopped
 
     access = Access({} if config.tokens is None else read_tokens(config.tokens))

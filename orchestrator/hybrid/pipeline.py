@@ -281,6 +281,15 @@ class Pipeline:
             async for event in events:
                 yield event
 
+    async def foresee(self, prompt: Prompt, options: TaskOptions, *, caller: CallerTools) -> tuple[Task, RouteDecision, TaskContext]:
+        """Return a turn as it would be served now, and the decision about it. Nothing is run. Raises what `run` raises before it begins."""
+        await self._parts.pool.enter()
+        self._begin()
+        asked = await self._asked(prompt, options, None, caller)
+        task, context = self.preparation.prepare(await in_thread(self.preparation.recall, asked, options), options)
+        task = task.with_memory_in_prompt()
+        return task, self._parts.router.explain(task, list(self.pool), tools=list(context.tools)), context
+
     async def resume(self, run: str, options: TaskOptions, *, user: str, approvals: Mapping[str, bool]) -> Result:
         """Serve a durable run from where it stopped, and return its result."""
         async with self._resumed(run, options, user, approvals) as (work, started):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ...protocols import InvalidRequest, PermissionDenied, PrivacyViolation, Sensitivity, Side, Unsupported
 from ..agents.pool import AgentPool
@@ -20,7 +20,7 @@ from ..strategies.state import TaskContext
 from ..strategies.tool_calls import ToolChecks
 from ..task.context import Context
 from ..task.decisions import SelectionDecision
-from ..task.modes import Mode, Strategy
+from ..task.modes import ALONE, Mode, Strategy
 from ..task.policy import Policy
 from ..task.roles import Team
 from ..task.task import Task
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
     from ..memory.consolidation.consolidator import BackgroundConsolidation
     from ..memory.in_tasks import TaskMemory
-
-_ALONE: Final = (Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE)
-"""Strategies in which one agent can do all the work."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +260,7 @@ def _for_one_agent(task: Task) -> Task:
     if not task.agent:
         return task
     if "strategy" in task.stated:
-        if task.policy.strategy in _ALONE:
+        if task.policy.strategy in ALONE:
             return task
         hint = "leave out one of the two"
         raise InvalidRequest(f"agent {task.agent!r} is to answer alone, and {task.policy.strategy} works with several", hint=hint)

@@ -8,14 +8,17 @@ from typing import Any, Self, Unpack, cast
 
 from pydantic import ValidationError
 
-from ...protocols import FinishReason, InvalidRequest, Message, Side, ToolChoice, ToolSpec
+from ...protocols import FinishReason, InvalidRequest, Message, Side, StepRequest, ToolChoice, ToolSpec
 from ...protocols.validation import check_schema
 from ..agents.pool import AgentPool
+from ..strategies.own_tools import require_own_tools
+from ..strategies.state import TaskContext, TaskState, as_json, fresh_start
+from ..task.decisions import RouteDecision
 from ..task.events import AgentText, AttemptStarted, CallEnded, Routed, TaskEvent, TaskFinished
 from ..task.langchain_tools import ForeignTool, is_langchain_tool, langchain_spec
-from ..task.modes import Strategy
+from ..task.modes import ALONE, Strategy
 from ..task.results import Call, Result
-from ..task.task import Prompt, as_messages
+from ..task.task import Prompt, Task, as_messages
 from ..task.tools import Tool
 from ..task.turns import CallerTools, Speaker, Turn, TurnCall, TurnEvent, TurnFinished, TurnText
 from .arguments import TaskOptions, TurnOptions, check_options
@@ -170,6 +173,20 @@ def _ending(turn: Turn, *, has_text: bool) -> Sequence[TurnEvent]:
     return [*text, *(TurnCall(call=call) for call in turn.calls), TurnFinished(turn=turn)]
 
 
+async def _first_request(task: Task, decision: RouteDecision, context: TaskContext, pool: AgentPool) -> StepRequest:
+    """Return the first step of a turn, as the first candidate would be asked for it."""
+    from ..strategies.calls import for_agent  # both load LangGraph, which importing nearfar does not
+    from ..strategies.turn import AgentTurn
+
+    state: TaskState = {"task": as_json(task), "decision": as_json(decision), "draft": None, **fresh_start(task, position=0)}
+    turn = AgentTurn(state, pool, context.output_model)
+    agent = await turn.open()
+    if agent.card.world is not None:
+        require_own_tools(agent.card, context.specs)
+    turn.prepare(agent, context.specs)
+    return for_agent(turn.request(context.specs), turn.handle, agent.card)
+
+
 class ServesTurns:
     """Serves turns by the pipeline of a `Hybrid`."""
 
@@ -228,6 +245,34 @@ class ServesTurns:
         ):
             async for event in turn:
                 yield event
+
+    async def count_turn_tokens(
+        self,
+        prompt: Prompt,
+        *,
+        tools: Sequence[ToolSpec | ForeignTool | Mapping[str, Any]] = (),
+        tool_choice: ToolChoice | str = ToolChoice.AUTO,
+        **options: Unpack[TurnOptions],
+    ) -> int | None:
+        """Return the tokens of the prompt that a turn would begin with, by the tokenizer and the template of the near agent that would
+        begin it: instructions, recalled memory and tools included.
+
+        None where a far agent or several agents would begin it, or the near one cannot count. Nothing is run. Raises what `turn` raises
+        before its first step.
+
+        Args:
+            prompt: see `turn`.
+            tools: see `turn`.
+            tool_choice: see `turn`.
+            options: see `turn`.
+        """
+        asked = AskedTurn.of(prompt, tools, tool_choice, options)
+        task, decision, context = await self._pipeline.foresee(asked.messages, asked.options, caller=asked.caller)
+        pool = self._pipeline.pool
+        first = pool[decision.candidates[0]]
+        if first.side is Side.FAR or decision.strategy not in ALONE:
+            return None
+        return await first.count_tokens(await _first_request(task, decision, context, pool))
 
     async def follow_turn(
         self,

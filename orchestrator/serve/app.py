@@ -24,18 +24,25 @@ from .decisions import decide
 from .embeddings import embed
 from .endpoint import Endpoint, Exchange, Face, turn_endpoint
 from .errors import anthropic_error
-from .messages import Messages, count_message_tokens
+from .mcp_http import PATH, McpMount, TokenGate
+from .messages import Messages
 from .models import list_models, tell_model
 from .origin import OriginCheck
 from .responses import Responses
 
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
-_TOLD: Final = ("x-nearfar-run", "x-nearfar-side", "x-nearfar-agent", "x-nearfar-model", "x-nearfar-cost", "x-request-id", "retry-after")
+_TOLD: Final = (
+    *("x-nearfar-run", "x-nearfar-side", "x-nearfar-agent", "x-nearfar-model", "x-nearfar-cost"),
+    *("x-request-id", "retry-after", "mcp-session-id"),
+)
 """Headers that pages of allowed origins may read."""
 
 
-def make_app(hybrid: Hybrid, config: ServeConfig, access: Access) -> Starlette:
-    """Return the app that has a `hybrid` serve the callers whom `access` lets in. The `hybrid` stays open, and is closed by its owner."""
+def make_app(hybrid: Hybrid, config: ServeConfig, access: Access, mcp: McpMount | None) -> Starlette:
+    """Return the app that has a `hybrid` serve the callers whom `access` lets in. The `hybrid` stays open, and is closed by its owner.
+
+    `mcp`: the MCP server; None: its package is not installed.
+    """
     face = Face(hybrid, config, Callers(access))
     hosts = (*config.hosts, parse_address(config.address).host or "")
     guards = [Middleware(OriginCheck, hosts=hosts, origins=config.origins)]
@@ -45,7 +52,9 @@ def make_app(hybrid: Hybrid, config: ServeConfig, access: Access) -> Starlette:
             CORSMiddleware, allow_origins=config.origins, allow_methods=anything, allow_headers=anything, expose_headers=_TOLD
         )
         guards.append(pages)
-    return Starlette(routes=[*_routes(face), Route("/{path:path}", Endpoint(face, _unknown, methods=_ANY))], middleware=guards)
+    mounted = Endpoint(face, _no_mcp, methods=_ANY) if mcp is None else TokenGate(mcp, face.callers)
+    others = [Route(PATH, mounted), Route("/{path:path}", Endpoint(face, _unknown, methods=_ANY))]
+    return Starlette(routes=[*_routes(face), *others], middleware=guards)
 
 
 _ANY: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -53,6 +62,7 @@ _ANY: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 def _routes(face: Face) -> list[BaseRoute]:
     _ = face.hybrid.metrics  # tasks are counted from here on
+    messages = Messages()
     return [
         Route("/", _alive, methods=["GET", "HEAD"]),
         Route("/health", _alive, methods=["GET", "HEAD"]),
@@ -63,8 +73,8 @@ def _routes(face: Face) -> list[BaseRoute]:
         Route("/v1/embeddings", Endpoint(face, embed)),
         Route("/v1/systemone", Endpoint(face, decide)),
         *_responses(face),
-        Route("/v1/messages", turn_endpoint(face, Messages())),
-        Route("/v1/messages/count_tokens", Endpoint(face, count_message_tokens, error_body=anthropic_error)),
+        Route("/v1/messages", turn_endpoint(face, messages)),
+        Route("/v1/messages/count_tokens", Endpoint(face, messages.count, error_body=anthropic_error)),
         Route("/agui", Endpoint(face, answer_agui)),
     ]
 
@@ -96,6 +106,10 @@ async def _alive(_request: Request) -> Response:
 async def _metrics(exchange: Exchange) -> None:
     text = await exchange.face.hybrid.metrics.text()
     await exchange.reply(text.encode(), headers={"content-type": _METRICS})
+
+
+async def _no_mcp(exchange: Exchange) -> None:
+    raise NotFound("MCP is not served here", hint="pip install 'nearfar[mcp]'")
 
 
 async def _unknown(exchange: Exchange) -> None:

@@ -12,6 +12,8 @@ from ...protocols.security import Identity
 from ...protocols.tokens import Credentials, Scope
 from .requests import Scope as Asgi
 
+IDENTITY_KEY: Final = "nearfar.identity"
+"""Key of an ASGI scope under which the caller's identity stands, once its token was checked."""
 _KEY: Final = "x-api-key"
 """Header in which Anthropic's clients send their key."""
 

@@ -1,14 +1,20 @@
-"""Counts the tokens of a request before it is served: rather too many than too few, since clients fill the context window by the count."""
+"""Count the tokens of a request before it is served: exactly where the near agent that would serve it can, else rather too many than too
+few, since clients fill the context window by the count."""
 
 import json
+import logging
 import math
 import re
 from typing import Final
 
-from ...protocols import Message
+from ...protocols import Message, NearfarError
+from ..hybrid.hybrid import Hybrid
 from ..task.task import as_messages
-from .dialect import Incoming
-from .responses_input import ReadRequest
+from .dialect import AskedOfTurn
+from .endpoint import Exchange
+from .metadata import SCHEMA
+
+logger = logging.getLogger(__name__)
 
 _PIECE: Final = re.compile(r"[A-Za-z]+|\s+|[\x21-\x7e]|[^\x00-\x7f]+")
 _SWITCH: Final = re.compile(r"(?<=[a-z])[A-Z]|(?<=[A-Z])[a-z]{1,2}(?=[A-Z])")
@@ -37,11 +43,30 @@ def _piece_tokens(piece: str) -> int:
     return math.ceil(len(piece.encode(errors="surrogatepass")) / _BYTES)
 
 
-async def count_tokens(incoming: Incoming, read: ReadRequest) -> int:
-    """Return the tokens of a request: messages, images, tools and template. Raises what reading the options of its turn raises."""
-    incoming.options()
-    tools = sum(_OF_TOOL + tokens_at_most(json.dumps(tool, ensure_ascii=False)) for tool in read.tools)
-    return sum(map(_message_tokens, as_messages(read.messages))) + tools
+async def answer_count(exchange: Exchange, asked: AskedOfTurn, **body: str) -> None:
+    """Answer with `body` and the tokens of a request: messages, images, tools and template; and whether they are exact."""
+    exact = await exchange.while_connected(_exact_tokens(exchange.face.hybrid, asked))
+    tokens, count = (_estimated_tokens(asked), "estimated") if exact is None else (exact, "exact")
+    told = {**body, "input_tokens": tokens, "nearfar": {"schema": SCHEMA, "count": count}}
+    await exchange.reply(told, headers={"x-nearfar-count": count})
+
+
+async def _exact_tokens(hybrid: Hybrid, asked: AskedOfTurn) -> int | None:
+    """Return the tokens that the near agent would count; None where it would not begin the turn, or cannot count."""
+    try:
+        return await hybrid.count_turn_tokens(asked.prompt, tools=asked.tools, tool_choice=asked.tool_choice, **asked.options)
+    except NearfarError as error:  # clients count also what no agent here would serve
+        logger.debug("tokens are estimated, since they cannot be counted: %s", error)
+        return None
+
+
+def _estimated_tokens(asked: AskedOfTurn) -> int:
+    tools = sum(_OF_TOOL + tokens_at_most(_as_text(tool)) for tool in asked.tools)
+    return sum(map(_message_tokens, as_messages(asked.prompt))) + tools
+
+
+def _as_text(tool: object) -> str:
+    return json.dumps(tool, ensure_ascii=False, default=str)
 
 
 def _message_tokens(message: Message) -> int:

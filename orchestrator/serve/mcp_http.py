@@ -1,27 +1,26 @@
-"""Serve the MCP server by Streamable HTTP, to the callers that the server for clients of OpenAI and Anthropic lets in, too."""
+"""The path `/mcp`: the MCP server by Streamable HTTP, for callers with a token. Its package is loaded when the first of them asks."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import Final
+import asyncio
+from typing import TYPE_CHECKING, Final
 
-from mcp.server.mcpserver import MCPServer
-from mcp.server.transport_security import TransportSecuritySettings
+import anyio
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...protocols import NearfarError
 from ...protocols.access import Access
 from ...protocols.address import parse_address
-from ...protocols.channel import server_tls
-from ...protocols.security import check_exposure
 from ...protocols.tokens import Scope as TokenScope
 from ..compose.http import ServeConfig
-from .callers import Callers
-from .errors import openai_error, refusal_of
-from .mcp_server import IDENTITY_KEY
+from ..hybrid.hybrid import Hybrid
+from ..util.runtime import cancel_task, in_thread
+from .callers import IDENTITY_KEY, Callers
+from .errors import openai_error, refusal_of, retry_headers
 from .origin import OriginCheck
-from .server import serve_app
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
 
 PATH: Final = "/mcp"
 _LARGEST_BODY: Final = 4 * 1024 * 1024
@@ -44,7 +43,7 @@ class TokenGate:
             await self._app(scope, receive, send)
             return
         try:
-            identity = self._callers.identify(scope, Headers(scope=scope), TokenScope.STEPS)
+            identity = self._callers.identify(scope, Headers(scope=scope), TokenScope.TASKS)
             with self._callers.call(identity):
                 await self._app({**scope, IDENTITY_KEY: identity}, receive, send)
         except NearfarError as error:
@@ -53,25 +52,84 @@ class TokenGate:
 
 def _refusal(error: NearfarError) -> JSONResponse:
     status = refusal_of(error).status
-    return JSONResponse(openai_error(error), status, {"www-authenticate": "Bearer"} if status == 401 else None)
+    return JSONResponse(openai_error(error), status, retry_headers(error) | ({"www-authenticate": "Bearer"} if status == 401 else {}))
 
 
-def mcp_app(server: MCPServer, config: ServeConfig, access: Access) -> ASGIApp:
+def mcp_app(server: "MCPServer", config: ServeConfig, access: Access) -> ASGIApp:
     """Return the ASGI app of a server, whose only path is `/mcp`."""
-    unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # `OriginCheck` knows the names of [serve], too
-    app = server.streamable_http_app(streamable_http_path=PATH, max_request_body_size=_LARGEST_BODY, transport_security=unchecked)
     hosts = (*config.hosts, parse_address(config.address).host)
-    return OriginCheck(TokenGate(app, Callers(access)), hosts=hosts, origins=config.origins)
+    return OriginCheck(TokenGate(_streamable(server), Callers(access)), hosts=hosts, origins=config.origins)
 
 
-@asynccontextmanager
-async def serving_mcp(server: MCPServer, config: ServeConfig, access: Access) -> AsyncGenerator[str]:
-    """Serve at the address of `config` within the block, and yield the URL.
+def _streamable(server: "MCPServer") -> ASGIApp:
+    from mcp.server.transport_security import TransportSecuritySettings
 
-    Without tokens, any program on this machine may call. Raises `ConfigError` for an address that would expose the server, or is taken.
-    """
-    address, tls = parse_address(config.address), server_tls(config.certificate, config.key, None)
-    check_exposure(address, authenticator=access.authenticator, tls=tls, insecure=False)
-    app = mcp_app(server, config, access)
-    async with serve_app(lambda _: app, address, config, drain=0.0) as (_, url), server.session_manager.run():
-        yield f"{url}{PATH}"
+    unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # `OriginCheck` knows the names of [serve], too
+    return server.streamable_http_app(streamable_http_path=PATH, max_request_body_size=_LARGEST_BODY, transport_security=unchecked)
+
+
+class McpMount:
+    """The MCP server of a `hybrid` as a path of another server. It is made when the first request comes."""
+
+    def __init__(self, hybrid: Hybrid, config: ServeConfig) -> None:
+        """Serve callers as `config` says."""
+        self._hybrid = hybrid
+        self._config = config
+        self._starting = anyio.Lock()
+        self._app: ASGIApp | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._listening: set[anyio.CancelScope] = set()
+        """Requests of hosts that wait for messages, without end."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._starting:
+            app = self._app or await self._start()
+        if scope["method"] == "GET":
+            await self._listen(app, scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    async def _start(self) -> ASGIApp:
+        server = await in_thread(self._make)
+        self._app, has_begun = _streamable(server), anyio.Event()
+        self._running = asyncio.create_task(_run_sessions(server, has_begun))
+        await has_begun.wait()
+        return self._app
+
+    def _make(self) -> "MCPServer":
+        from .mcp_server import mcp_server
+
+        return mcp_server(self._hybrid, self._config)
+
+    async def _listen(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        is_open = False
+
+        async def sent(message: Message) -> None:
+            nonlocal is_open
+            is_open = message.get("more_body", True)
+            await send(message)
+
+        with anyio.CancelScope() as listening:
+            self._listening.add(listening)
+            try:
+                await app(scope, receive, sent)
+            finally:
+                self._listening.discard(listening)
+        if listening.cancelled_caught and is_open:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def end_listening(self) -> None:
+        """End the requests of hosts that wait for messages, so that the server can drain."""
+        for listening in self._listening:
+            listening.cancel()
+
+    async def aclose(self) -> None:
+        """End all sessions."""
+        if self._running is not None:
+            await cancel_task(self._running)
+
+
+async def _run_sessions(server: "MCPServer", has_begun: anyio.Event) -> None:
+    async with server.session_manager.run():
+        has_begun.set()
+        await anyio.sleep_forever()

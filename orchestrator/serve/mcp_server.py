@@ -31,13 +31,12 @@ from ..task.results import Result
 from ..tracing.page import rows_of
 from ..util.escaping import spell_out
 from ..util.runtime import in_thread
+from .callers import IDENTITY_KEY
 from .options import BY_POLICY, RequestOptions, turn_options
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
-IDENTITY_KEY: Final = "nearfar.identity"
-"""Key of an ASGI scope under which the caller's identity stands, once its token was checked."""
 _PREFIX: Final = "mcp-"
 """Beginning of the ids of the runs that were begun here. A host sees no others."""
 _LISTED: Final = 100
@@ -92,7 +91,7 @@ class McpFace:
         """Run a task with the owner's models and tools, and return the answer, with the side and the model that gave it, and its cost."""
         caller = IDENTITY.get()
         with _as_tool_errors():
-            caller.require(Scope.STEPS)
+            caller.require(Scope.TASKS)
             if context.request_state is not None:
                 return await self._resume(context, context.request_state, caller)
             asked = RequestOptions(sensitivity=sensitivity, mode=mode, task_class=task_class)

@@ -8,7 +8,7 @@ import orjson
 
 from ...protocols import FinishReason, NearfarError, ToolCall, Usage
 from ..task.turns import Speaker, Turn
-from .counting import count_tokens
+from .counting import answer_count
 from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect
 from .endpoint import Exchange
 from .errors import anthropic_error
@@ -47,6 +47,10 @@ class Messages(TurnDialect):
 
     def encoder(self, incoming: Incoming, asked: AskedOfTurn) -> Encoder:
         return MessageEncoder(incoming, asked)
+
+    async def count(self, exchange: Exchange) -> None:
+        """Answer with the number of tokens of a request: instructions, tools and template included."""
+        await answer_count(exchange, await self.read(exchange.incoming))
 
 
 class MessageEncoder(Encoder):
@@ -93,12 +97,6 @@ class MessageEncoder(Encoder):
     def _stop(self) -> bytes:
         self._blocks += 1
         return _event("content_block_stop", index=self._blocks - 1)
-
-
-async def count_message_tokens(exchange: Exchange) -> None:
-    """Answer with the number of tokens of a request: instructions, tools and template included."""
-    incoming = exchange.incoming
-    await exchange.reply({"input_tokens": await count_tokens(incoming, read_messages(incoming.body))})
 
 
 def _event(type: str, **fields: object) -> bytes:

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 from ...protocols import InvalidRequest, Sensitivity
 from ..runs.responses import Chain, KeptResponse, KeptResponses
 from ..task.turns import Turn
-from .counting import count_tokens
+from .counting import answer_count
 from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect
 from .endpoint import Exchange
 from .errors import openai_error
@@ -84,10 +84,7 @@ class Responses(TurnDialect):
 
     async def count(self, exchange: Exchange) -> None:
         """Answer with the number of tokens of a request's input."""
-        incoming = exchange.incoming
-        given, _ = await self._input(incoming)
-        read = read_responses(incoming.body, given, earlier=(await self._chain(incoming)).items)
-        await exchange.reply({"object": "response.input_tokens", "input_tokens": await count_tokens(incoming, read)})
+        await answer_count(exchange, await self.read(exchange.incoming), object="response.input_tokens")
 
     async def show(self, exchange: Exchange) -> None:
         """Answer with a kept response, or delete it."""

@@ -5,7 +5,8 @@ import errno
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -26,8 +27,12 @@ try:
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     from .app import make_app
+    from .mcp_http import PATH, McpMount, mcp_app
 except ImportError as error:
     raise ConfigError("serving HTTP needs starlette and uvicorn", hint="pip install 'nearfar[serve]'") from error
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
 
 IDLE_SECONDS: Final = 75
 """Seconds for which a connection stays open between two requests: clients of both makers keep theirs for less."""
@@ -98,8 +103,9 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """A server that runs."""
 
-    def __init__(self, server: _Server, address: str, access: Access) -> None:
+    def __init__(self, server: _Server, address: str, access: Access, mcp: McpMount | None) -> None:
         self._server = server
+        self._mcp = mcp
         self.address = address
         """URL at which it listens."""
         self.access = access
@@ -113,6 +119,8 @@ class HttpServer:
     async def drain(self) -> None:
         """Stop listening, let requests finish as long as the server was told to, and end."""
         self._server.should_exit = True
+        if self._mcp is not None:
+            self._mcp.end_listening()
         await self._server.has_ended.wait()
 
     def end_now(self) -> None:
@@ -138,11 +146,27 @@ async def serve_hybrid(
     tls = server_tls(config.certificate, config.key, None)
     check_exposure(address, authenticator=access.authenticator, tls=tls, insecure=False)
     watching = asyncio.create_task(access.watch())
+    mcp = McpMount(hybrid, config) if find_spec("mcp") is not None else None
     try:
-        async with serve_app(lambda _: around(make_app(hybrid, config, access)), address, config, drain=drain) as (server, url):
-            yield HttpServer(server, url, access)
+        async with serve_app(lambda _: around(make_app(hybrid, config, access, mcp)), address, config, drain=drain) as (server, url):
+            yield HttpServer(server, url, access, mcp)
     finally:
+        if mcp is not None:
+            await mcp.aclose()
         await cancel_task(watching)
+
+
+@asynccontextmanager
+async def serving_mcp(server: "MCPServer", config: ServeConfig, access: Access) -> AsyncIterator[str]:
+    """Serve an MCP server alone at the address of `config` within the block, and yield the URL.
+
+    Without tokens, any program on this machine may call. Raises `ConfigError` for an address that would expose the server, or is taken.
+    """
+    address, tls = parse_address(config.address), server_tls(config.certificate, config.key, None)
+    check_exposure(address, authenticator=access.authenticator, tls=tls, insecure=False)
+    app = mcp_app(server, config, access)
+    async with serve_app(lambda _: app, address, config, drain=0.0) as (_, url), server.session_manager.run():
+        yield f"{url}{PATH}"
 
 
 @asynccontextmanager

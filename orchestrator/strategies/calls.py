@@ -301,7 +301,7 @@ class CallLog:
         if card.world is not None:
             require_own_tools(card, request.tools)
         try:
-            return await self._privacy.filter_request(handle, _for_agent(request, handle, card), label, role=role)
+            return await self._privacy.filter_request(handle, for_agent(request, handle, card), label, role=role)
         except PrivacyViolation:
             if self._trace is not None:
                 self._trace.egress_blocked(handle.name, role)
@@ -359,7 +359,7 @@ class CallLog:
         return known if known is not None else RunPrivacy.of(value_of(Task, self._task))
 
 
-def _for_agent(request: StepRequest, handle: AgentHandle, card: AgentCard) -> StepRequest:
+def for_agent(request: StepRequest, handle: AgentHandle, card: AgentCard) -> StepRequest:
     """Return the request with the agent's own instructions, and without the encrypted thoughts of other models: they are of no use to it,
     and not its business."""
     messages = with_instructions(request.messages, handle.instructions)

@@ -106,7 +106,7 @@ class ConsideredAgent:
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """What is expected of it, in words, in the order of `FIGURES`."""
+        """Expected figures in words, in the order of `FIGURES`."""
         utility = "" if self.utility is None else f"{self.utility:.3f}"
         return (*(("",) * 7 if self.estimate is None else self.estimate.figures), utility, self.objection or "")
 

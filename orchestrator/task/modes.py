@@ -99,6 +99,8 @@ class Strategy(StrEnum):
 
 SUPERVISED = frozenset({Strategy.PEVR, Strategy.EVA})
 """Strategies in which one side works and the other one supervises it."""
+ALONE = (Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE)
+"""Strategies in which one agent can do all the work."""
 TEXT_ONLY = SUPERVISED | {Strategy.MINIONS, Strategy.SUBTASKS}
 """Strategies that write prompts of their own from the task's text."""
 ONLY_TEXT: Final = "it works on text, and the task carries images or documents"

@@ -1,6 +1,7 @@
 """Export runs to OpenTelemetry, as spans and metrics by its semantic conventions for generative AI.
 
-Nothing is exported unless the app calls `instrument` and has set up an exporter of its own. Texts are left out unless asked for.
+Nothing is exported unless an app calls `instrument` and has set up an exporter of its own, or the environment of `nearfar serve` names an
+endpoint. Texts are left out unless asked for.
 """
 
 import json

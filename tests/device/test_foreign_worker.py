@@ -32,8 +32,8 @@ async def _started(frames: bytes, monkeypatch: pytest.MonkeyPatch) -> WorkerProc
     encode({"failed": {"reason": 1}}),
     encode({"log": "no level"}),
     encode({"events": [[1, "no kind"]]}),
-    encode({"statistics": []}),
-], ids=["long", "bytes", "list", "deep", "empty", "ready", "failed", "log", "events", "statistics"])  # fmt: skip
+    encode({"answer": []}),
+], ids=["long", "bytes", "list", "deep", "empty", "ready", "failed", "log", "events", "answer"])  # fmt: skip
 async def test_a_process_that_sends_what_no_worker_sends_is_stopped(frames: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with anyio.fail_after(60), pytest.raises(NearfarError):
         await _started(frames, monkeypatch)

@@ -32,6 +32,7 @@ from nearfar.protocols import (
     StepReply,
     StepRequest,
     TextDelta,
+    ToolCall,
     ToolCalled,
     ToolChoice,
     ToolResult,
@@ -189,6 +190,22 @@ async def test_concurrent_steps_share_batches_and_equal_their_serial_outputs() -
     assert [reply.text for reply in together] == serial
     assert statistics.widest_batch == 4
     assert statistics.decode_calls < sum(reply.finished.usage.output_tokens for reply in together)
+
+
+async def test_prompts_are_counted_while_a_step_is_decoded() -> None:
+    conversation = (
+        Message.system("Be brief."),
+        Message.user(QUESTION),
+        Message.assistant("", (ToolCall(id="1", name="open", arguments={"title": "Port Alder", "section": "Mayor"}),)),
+        Message.tool(ToolResult(call_id="1", name="open", content="Mira <|im_end|> Vale")),
+    )
+    asked = StepRequest(messages=conversation, tools=(OPEN,), max_output_tokens=1)
+    async with near_agent() as agent, stream(agent, ask(await long_prompt())) as events:
+        await anext(aiter(events))
+        counted = await agent.count_tokens(asked)
+        with pytest.raises(InvalidRequest):
+            await agent.count_tokens(ask(" "))
+        assert (await complete(agent, asked)).finished.usage.input_tokens == counted
 
 
 async def test_more_steps_than_sequences_wait_for_their_turn() -> None:

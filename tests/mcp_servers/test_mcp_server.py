@@ -21,8 +21,8 @@ from mcp_types import CallToolResult, ElicitResult
 
 from nearfar import Hybrid, MemoryStore, Mode, Policy, RecallConfig, ScriptedAgent, Sensitivity, Side, TaskMemory, Tier, ToolCall, tool
 from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
-from nearfar.orchestrator.serve.mcp_http import serving_mcp
 from nearfar.orchestrator.serve.mcp_server import mcp_server
+from nearfar.orchestrator.serve.server import HttpServer, serve_hybrid, serving_mcp
 from nearfar.protocols import ConfigError
 from nearfar.protocols.access import Access
 from nearfar.protocols.tokens import Scope, TokenRecord, hashed
@@ -258,7 +258,7 @@ async def test_a_token_without_the_scope_is_refused() -> None:
     async with Hybrid(near=ScriptedAgent([])) as hybrid, served(hybrid, [record]) as url, httpx2.AsyncClient() as http:
         answer = await http.post(url, json=INITIALIZE, headers=headers)
     assert answer.status_code == 403
-    assert "lacks the scope 'steps'" in answer.text
+    assert "lacks the scope 'tasks'" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -308,6 +308,64 @@ async def test_an_address_that_is_taken_is_an_error_that_says_so() -> None:
         with pytest.raises(ConfigError, match="cannot be used"):
             async with serving_mcp(mcp_server(hybrid), taken, Access(None)):
                 pass
+
+
+@asynccontextmanager
+async def mounted(hybrid: Hybrid, drain: float = 0.0) -> AsyncIterator[HttpServer]:
+    """Serve MCP as a path of the server for clients of OpenAI and Anthropic."""
+    config = ServeConfig(address="127.0.0.1:0", callers={"ann": CallerConfig(sensitivity=Sensitivity.PUBLIC)})
+    eve = TokenRecord(id="1", caller="eve", digest=hashed("e" * 40), scopes=frozenset({Scope.METRICS}))
+    ann = TokenRecord(id="2", caller="ann", digest=hashed(TOKENS["ann"]), scopes=frozenset({Scope.TASKS}))
+    async with serve_hybrid(hybrid, config, tokens=[eve, ann], drain=drain) as server:
+        yield server
+
+
+@ERAS
+async def test_one_server_has_turns_and_tasks_of_mcp_hosts_served_by_one_token(mode: str) -> None:
+    far = ScriptedAgent(["far away", "a turn"], side=Side.FAR, name="far")
+    async with Hybrid(far=far) as hybrid, mounted(hybrid) as server:
+        async with connected(f"{server.address}/mcp", TOKENS["ann"], mode) as host:
+            answer = (await run(host)).structured_content
+        asked = {"model": "nearfar/auto", "messages": [{"role": "user", "content": "hello"}]}
+        async with httpx2.AsyncClient(headers={"authorization": f"Bearer {TOKENS['ann']}"}) as client:
+            turn = (await client.post(f"{server.address}/v1/chat/completions", json=asked)).json()
+    assert answer is not None
+    assert (answer["side"], answer["text"]) == ("far", "far away")  # the caller's section declares its tasks public
+    assert turn["choices"][0]["message"]["content"] == "a turn"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"authorization": f"Bearer {'e' * 40}"}, 403),
+        ({"authorization": f"Bearer {TOKENS['ann']}", "host": "eve.example"}, 403),
+        ({"authorization": f"Bearer {TOKENS['ann']}"}, 200),
+    ],
+)
+async def test_the_mounted_server_is_guarded_like_the_rest(headers: dict[str, str], status: int) -> None:
+    async with Hybrid(near=ScriptedAgent([])) as hybrid, mounted(hybrid) as server, httpx2.AsyncClient() as http:
+        accepting = {"accept": "application/json, text/event-stream", **headers}
+        answers = [await http.post(f"{server.address}/mcp", json=INITIALIZE, headers=accepting) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [status, status]
+
+
+async def test_a_host_that_listens_does_not_hold_up_the_end_of_the_server() -> None:
+    async with Hybrid(near=ScriptedAgent([])) as hybrid, mounted(hybrid, drain=600) as server:
+        headers = {"authorization": f"Bearer {TOKENS['ann']}", "accept": "application/json, text/event-stream"}
+        async with httpx2.AsyncClient(headers=headers) as http:
+            began = await http.post(f"{server.address}/mcp", json=INITIALIZE)
+            session = {"mcp-session-id": began.headers["mcp-session-id"]}
+            async with http.stream("GET", f"{server.address}/mcp", headers=session) as listening:
+                assert listening.status_code == 200
+                with anyio.fail_after(30):
+                    await server.drain()
+                    assert await listening.aread() == b""
+
+
+def test_the_server_loads_the_package_of_mcp_when_a_host_asks() -> None:
+    code = "import sys, nearfar.orchestrator.serve.server; print('mcp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout == "False\n"
 
 
 COMMAND = [sys.executable, "-c", "from nearfar.orchestrator.cli import main; main()", "serve", "mcp"]

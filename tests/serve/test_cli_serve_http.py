@@ -4,8 +4,10 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import openai
@@ -56,6 +58,74 @@ def test_the_tokens_of_a_file_are_asked_for(tmp_path: Path) -> None:
                         client.models.list()
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
+
+
+class Collector(ThreadingHTTPServer):
+    """Takes exports of OpenTelemetry, by their paths."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Taking)
+        self.taken: dict[str, bytes] = {}
+
+
+class Taking(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        self.server.taken[self.path] = self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("more", "paths"),
+    [({}, ["/v1/metrics", "/v1/traces"]), ({"OTEL_METRICS_EXPORTER": "none"}, ["/v1/traces"]), ({"OTEL_SDK_DISABLED": "true"}, [])],
+    ids=["all", "traces", "off"],
+)
+def test_spans_and_metrics_go_without_texts_where_the_environment_says(
+    more: dict[str, str], paths: list[str], collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="pip install 'nearfar[otel]'")
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
+    for name, value in more.items():
+        monkeypatch.setenv(name, value)
+    with started("--json") as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        with openai.OpenAI(base_url=f"{told['url']}/v1", api_key=told["token"]) as client:
+            client.chat.completions.create(model="nearfar/auto", messages=[{"role": "user", "content": "Who is Xanthippe?"}])
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert sorted(collector.taken) == paths
+    assert b"Xanthippe" not in b"".join(collector.taken.values())
+    if "/v1/traces" in paths:
+        (resource,) = ExportTraceServiceRequest.FromString(collector.taken["/v1/traces"]).resource_spans
+        assert ("service.name", "nearfar") in [(each.key, each.value.string_value) for each in resource.resource.attributes]
+        names = {span.name.partition(" ")[0] for scope in resource.scope_spans for span in scope.spans}
+        assert {"invoke_workflow", "invoke_agent", "chat"} <= names
+
+
+def test_a_protocol_that_is_not_spoken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    result = CliRunner().invoke(app, ["serve", "http", "--near", "near", "--address", "127.0.0.1:0", "--json"])
+    assert result.exit_code == 2, result.output
+    assert "http/protobuf" in json.loads(result.stdout)["error"]["hint"]
 
 
 @pytest.mark.parametrize(

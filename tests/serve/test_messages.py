@@ -8,6 +8,7 @@ import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from attached import PIXEL
 from http_face import TOKEN, events, raw_client, served, strictly
+from llama_engine import needs_llama
 from pydantic import TypeAdapter
 
 from nearfar import Capabilities, Hybrid, RateLimited, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, Usage
@@ -22,6 +23,16 @@ PATH = "/v1/messages"
 ASKED: list[Any] = [{"role": "user", "content": "Look at it."}]
 ASK: dict[str, Any] = {"model": "nearfar/auto", "max_tokens": 100, "messages": ASKED}
 LOOK: Any = {"name": "look", "description": "Look.", "input_schema": {"type": "object", "properties": {"at": {"type": "string"}}}}
+OPEN: Any = {
+    "name": "open",
+    "description": "Open a section of a passage.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"title": {"type": "string"}, "section": {"type": "string"}},
+        "required": ["title", "section"],
+    },
+}
+"""A tool that the model which ships with nearfar knows."""
 CALL = ToolCall(id="toolu_7", name="look", arguments={"at": "ümlaut"})
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
@@ -188,6 +199,29 @@ async def test_tokens_are_counted_with_system_and_tools() -> None:
             counted = await client.messages.count_tokens(model="nearfar/auto", messages=ASKED, **more)
             counts.append(counted.input_tokens)
     assert 0 < counts[0] < counts[1] < counts[2]
+
+
+@needs_llama
+@pytest.mark.parametrize("more", [{}, {"system": "Be brief."}, {"tools": [OPEN]}, {"tools": [OPEN], "tool_choice": {"type": "none"}}])
+async def test_the_count_of_a_near_model_is_the_one_that_its_answer_tells(more: dict[str, Any]) -> None:
+    async with Hybrid(near="near") as hybrid, served(hybrid) as server, client_of(server) as client:
+        counted = await client.messages.count_tokens(model="nearfar/auto", messages=ASKED, **more)
+        used = (await client.messages.create(**ASK, **more)).usage
+    assert counted.nearfar["count"] == "exact"
+    assert counted.input_tokens == used.input_tokens + used.cache_read_input_tokens
+
+
+@needs_llama
+async def test_the_count_is_an_estimate_for_a_far_agent_and_for_what_the_near_one_cannot_read() -> None:
+    far = ScriptedAgent([], name="far", side=Side.FAR, model="big")
+    image: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL.base64}}
+    async with Hybrid(near="near", far=far) as hybrid, served(hybrid) as server, client_of(server) as client:
+        counts = [
+            await client.messages.with_raw_response.count_tokens(model=model, messages=asked)
+            for model, asked in (("nearfar/near", ASKED), ("nearfar/far", ASKED), ("nearfar/near", [{"role": "user", "content": [image]}]))
+        ]
+    assert [count.headers["x-nearfar-count"] for count in counts] == ["exact", "estimated", "estimated"]
+    assert (await counts[0].parse()).input_tokens < (await counts[1].parse()).input_tokens
 
 
 async def test_nothing_of_a_rejected_draft_is_streamed() -> None:

@@ -11,6 +11,7 @@ import openai
 import pytest
 from attached import png
 from http_face import OTHER, TOKEN, events, openai_client, raw_client, served, strictly
+from llama_engine import needs_llama
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
@@ -418,11 +419,22 @@ async def test_input_tokens_are_counted_with_instructions_and_tools() -> None:
     async def counted(client: httpx.AsyncClient, **more: object) -> int:
         response = await client.post(f"{PATH}/input_tokens", json={**ASK, **more})
         assert response.json()["object"] == "response.input_tokens"
+        assert response.json()["nearfar"]["count"] == response.headers["x-nearfar-count"] == "estimated"
         return int(response.json()["input_tokens"])
 
     async with Hybrid(near=near()) as hybrid, served(hybrid) as server, raw_client(server) as client:
         plain = await counted(client)
         assert 0 < plain < await counted(client, instructions="Be brief.") < await counted(client, instructions="Be brief.", tools=[LOOK])
+
+
+@needs_llama
+async def test_the_count_of_a_near_model_is_the_one_that_its_response_tells() -> None:
+    async with Hybrid(near="near") as hybrid, served(hybrid) as server, raw_client(server) as client:
+        first = (await client.post(PATH, json=ASK)).json()
+        continued = {**ASK, "previous_response_id": first["id"], "instructions": "Be brief."}
+        counted = (await client.post(f"{PATH}/input_tokens", json=continued)).json()
+        used = (await client.post(PATH, json=continued)).json()["usage"]
+    assert (counted["nearfar"]["count"], counted["input_tokens"]) == ("exact", used["input_tokens"])
 
 
 async def test_nothing_of_a_rejected_draft_is_streamed() -> None:
