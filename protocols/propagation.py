@@ -41,6 +41,21 @@ def annotate_span(attributes: Mapping[str, str]) -> None:
 
 
 @contextmanager
+def without_baggage() -> Iterator[None]:
+    """Keep the app's baggage of OpenTelemetry, which may name its users, out of what other packages send within the block."""
+    if "opentelemetry.context" not in sys.modules:
+        yield
+        return
+    from opentelemetry import baggage, context
+
+    token = context.attach(baggage.clear())
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+@contextmanager
 def continued_trace(given: object) -> Iterator[None]:
     """Continue the trace of a caller within the block: spans become children of the caller's. `given` is the `traceparent` that came with
     the call; anything else than a well-formed one is ignored."""

@@ -128,11 +128,23 @@ def _servers(config: Path | None) -> dict[str, McpServerConfig]:
 
 
 def _may_start(name: str, server: McpServerConfig, *, yes: bool, as_json: bool) -> bool:
-    """Show the exact command of a server, or its address, and ask before it is started for the first time."""
+    """Show the exact command of a server, or its address, and what it is given, and ask before it is started for the first time."""
     notes.print(Text(f"{name}: {_command(server)}", style="bold"), soft_wrap=True)
+    for line in _given(server):
+        notes.print(Text(f"  {spell_out(line)}"), soft_wrap=True)
     if yes or read_pins(server) is not None:
         return True
     return confirm("connect to this address?" if server.url else "start this program?", as_json=as_json)
+
+
+def _given(server: McpServerConfig) -> Iterator[str]:
+    """Yield what else decides what is started, and the names of the secrets that the server gets."""
+    if server.folder is not None:
+        yield f"folder: {server.folder}"
+    if server.env:
+        yield f"environment: {join(f'{name}={value}' for name, value in server.env.items())}"
+    if secrets := (*server.variables, *([server.token_variable] if server.token_variable else [])):
+        yield f"gets the values of: {', '.join(secrets)}"
 
 
 def _asker(*, again: bool, as_json: bool) -> Callable[[McpToolOffer], bool]:

@@ -96,7 +96,7 @@ class McpServerConfig(Value):
     def identity(self) -> str:
         """A hash of what is started or called, for which the user's consent holds."""
         if self.url:
-            return digest("url", self.url)
+            return digest("url", self.url, self.token_variable)
         return digest("command", self.command, self.args, self.env, self.variables, str(self.folder or Path.cwd()))
 
     @property

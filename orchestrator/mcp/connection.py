@@ -8,7 +8,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from contextvars import Context
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 from pydantic import ValidationError
@@ -25,7 +26,7 @@ from ...protocols import (
     ToolCall,
     Unavailable,
 )
-from ...protocols.propagation import annotate_span
+from ...protocols.propagation import annotate_span, without_baggage
 from ...protocols.secrets import quote
 from ..agents.breaker import Health
 from ..task.tools import Approver
@@ -37,7 +38,8 @@ from .process import ServerProcess
 if TYPE_CHECKING:
     from mcp import Client
     from mcp.client import ClientRequestContext
-    from mcp.client._transport import TransportStreams
+    from mcp.client._transport import ReadStream, TransportStreams
+    from mcp.shared.message import SessionMessage
     from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,9 @@ _LEAVING_SECONDS: Final = 10.0
 """Time to close a connection in order."""
 _NO_TIMEOUT: Final = 7 * 86_400.0
 """Seconds, in place of the package's own time limit for a call, which would run on while the user is asked."""
+_HIDDEN: Final = "the server refused"
+_TEXT: Final = "nearfar.text"
+"""Key in the data of a server's error under which its text stands."""
 _REVIEW: Final = "look at it with `nearfar mcp review`"
 
 
@@ -170,10 +175,11 @@ class McpConnection:
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
         try:
-            yield
+            with without_baggage():
+                yield
         except MCPError as error:
             if error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
-                raise RequestRefused(f"the MCP server {self.name} refused: {quote(error.message)}") from error
+                raise RequestRefused(f"the MCP server {self.name} refused: {quote(_said(error))}") from error
             said = self._process.last_words if self._process is not None else ""
             if client is self._client:
                 await self.release()
@@ -230,10 +236,15 @@ class McpConnection:
         if isinstance(error, NearfarError):
             return error
         said = self._process.last_words if self._process is not None else ""
-        reason = quote(f"{type(error).__name__}: {error}")
+        reason = quote(f"{type(error).__name__}: {_said(error)}")
         return Unavailable(f"the MCP server {self.name} cannot be reached: {reason}" + (f"; it said: {said}" if said else ""))
 
-    def _transport(self) -> "AbstractAsyncContextManager[TransportStreams]":
+    @asynccontextmanager
+    async def _transport(self) -> "AsyncGenerator[TransportStreams]":
+        async with self._streams() as (heard, said):
+            yield _HiddenErrors(heard), said
+
+    def _streams(self) -> "AbstractAsyncContextManager[TransportStreams]":
         if self.config.command:
             self._process = ServerProcess(self.name, self.config)
             return self._process.transport()
@@ -258,6 +269,58 @@ class McpConnection:
         if answers.get(request.id) is not True:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content=content)
+
+
+class _HiddenErrors:
+    """The messages of a server, with the texts of its errors in the errors' data: a text may quote the arguments of a call, and the package
+    would write it into a span, which the app may export.
+
+    Args:
+        heard: the messages as they come.
+    """
+
+    def __init__(self, heard: "ReadStream[SessionMessage | Exception]") -> None:
+        self._heard = heard
+
+    @property
+    def last_context(self) -> object:
+        return getattr(self._heard, "last_context", None)
+
+    async def receive(self) -> "SessionMessage | Exception":
+        return _hide_error(await self._heard.receive())
+
+    async def aclose(self) -> None:
+        await self._heard.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> "SessionMessage | Exception":
+        return _hide_error(await anext(self._heard))
+
+    async def __aenter__(self) -> Self:
+        await self._heard.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+        return await self._heard.__aexit__(kind, error, trace)
+
+
+def _hide_error(item: "SessionMessage | Exception") -> "SessionMessage | Exception":
+    from mcp_types import JSONRPCError
+
+    message = getattr(item, "message", None)
+    if isinstance(message, JSONRPCError):
+        data = message.error.data if isinstance(message.error.data, Mapping) else {}
+        message.error.data = {**data, _TEXT: message.error.message}
+        message.error.message = _HIDDEN
+    return item
+
+
+def _said(error: Exception) -> str:
+    """Return the text of an error of the package; of a server's, the one that was hidden."""
+    data = getattr(error, "data", None)
+    return str(data[_TEXT] if isinstance(data, Mapping) and _TEXT in data else error)
 
 
 def content_of_yes(schema: Mapping[str, Any]) -> dict[str, Any] | None:

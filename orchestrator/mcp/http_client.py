@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
+from ...protocols.address import is_loopback
 from ..util.credentials import secret
 from .config import McpServerConfig
 from .process import LONGEST_MESSAGE
@@ -26,10 +27,18 @@ async def http_transport(config: McpServerConfig) -> AsyncGenerator["TransportSt
         headers["authorization"] = f"Bearer {secret(config.token_variable)}"
     timeout = httpx2.Timeout(config.start_seconds, read=None)  # each request has a deadline of its own
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [_limit_body]}) as client,
+        httpx2.AsyncClient(
+            headers=headers, timeout=timeout, mounts=_unproxied(config.url), event_hooks={"response": [_limit_body]}
+        ) as client,
         streamable_http_client(config.url, http_client=client, max_sse_event_size=LONGEST_MESSAGE) as streams,
     ):
         yield streams
+
+
+def _unproxied(url: str) -> dict[str, httpx2.AsyncHTTPTransport | None]:
+    """Return mounts that keep requests to this machine, which need no TLS, away from a proxy of the environment."""
+    host = httpx2.URL(url).host
+    return {f"all://{'[' + host + ']' if ':' in host else host}": None} if is_loopback(host) else {}
 
 
 async def _limit_body(response: httpx2.Response) -> None:

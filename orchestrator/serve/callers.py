@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from ...protocols.access import Access
@@ -12,10 +13,19 @@ from ...protocols.security import Identity
 from ...protocols.tokens import Credentials, Scope
 from .requests import Scope as Asgi
 
-IDENTITY_KEY: Final = "nearfar.identity"
-"""Key of an ASGI scope under which the caller's identity stands, once its token was checked."""
+ADMISSION_KEY: Final = "nearfar.admission"
+"""Key of an ASGI scope under which the caller's `Admission` stands, once its token was checked."""
 _KEY: Final = "x-api-key"
 """Header in which Anthropic's clients send their key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A caller, and the rules by which it was let in."""
+
+    identity: Identity
+    access: Access
+    """Ends what runs with a token that is revoked or expires."""
 
 
 class Callers:

@@ -11,11 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...protocols import NearfarError
 from ...protocols.access import Access
 from ...protocols.address import parse_address
+from ...protocols.security import Identity
 from ...protocols.tokens import Scope as TokenScope
 from ..compose.http import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..util.runtime import cancel_task, in_thread
-from .callers import IDENTITY_KEY, Callers
+from .callers import ADMISSION_KEY, Admission, Callers
 from .errors import openai_error, refusal_of, retry_headers
 from .origin import OriginCheck
 
@@ -27,10 +28,10 @@ _LARGEST_BODY: Final = 4 * 1024 * 1024
 
 
 class TokenGate:
-    """Admits requests with a valid token.
+    """Admits requests with a valid token, and ends those whose token is not valid any more.
 
     Args:
-        app: answers what is admitted. The caller's identity stands in its scope.
+        app: answers what is admitted. The caller's admission stands in its scope, and its name binds sessions to the caller.
         callers: knows the tokens.
     """
 
@@ -42,12 +43,27 @@ class TokenGate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        has_begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
         try:
             identity = self._callers.identify(scope, Headers(scope=scope), TokenScope.TASKS)
-            with self._callers.call(identity):
-                await self._app({**scope, IDENTITY_KEY: identity}, receive, send)
+            await self._callers.access.run(identity, self._admitted(identity, scope, receive, sending))
         except NearfarError as error:
-            await _refusal(error)(scope, receive, send)
+            if not has_begun:
+                await _refusal(error)(scope, receive, send)
+
+    async def _admitted(self, identity: Identity, scope: Scope, receive: Receive, send: Send) -> None:
+        from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+        from mcp.server.auth.provider import AccessToken
+
+        user = AuthenticatedUser(AccessToken(token="", client_id=identity.caller, scopes=[]))
+        with self._callers.call(identity):
+            await self._app({**scope, ADMISSION_KEY: Admission(identity, self._callers.access), "user": user}, receive, send)
 
 
 def _refusal(error: NearfarError) -> JSONResponse:

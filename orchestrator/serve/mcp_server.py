@@ -11,13 +11,15 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 from uuid import uuid4
 
+from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
-from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult, ToolAnnotations
+from mcp_types import INVALID_REQUEST, ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult, ToolAnnotations
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field
 
 from ...protocols import ApprovalNeeded, ApprovalRequest, ConfigError, NearfarError, NotFound, Sensitivity, Side
+from ...protocols.access import Access
 from ...protocols.security import IDENTITY, Identity
 from ...protocols.tokens import Scope
 from ..compose.http import ServeConfig
@@ -31,7 +33,7 @@ from ..task.results import Result
 from ..tracing.page import rows_of
 from ..util.escaping import spell_out
 from ..util.runtime import in_thread
-from .callers import IDENTITY_KEY
+from .callers import ADMISSION_KEY, Admission
 from .options import BY_POLICY, RequestOptions, turn_options
 
 if TYPE_CHECKING:
@@ -44,6 +46,9 @@ _INSTRUCTIONS: Final = (
     "`run` gives a task to a model on this device, which asks a model in the cloud where the owner's policy allows it and it pays. "
     "Its text stays on the device unless the policy says otherwise."
 )
+
+
+_OWNER: Final = Admission(Identity(), Access(None))
 
 
 class McpAnswer(BaseModel):
@@ -189,11 +194,15 @@ def _keeps_runs(hybrid: Hybrid) -> bool:
 
 
 async def _identify(ctx: "ServerRequestContext[Any, Any]", call_next: "CallNext") -> "HandlerResult":
-    """Let a request be answered for the caller whose token was checked; on standard input and output, for the owner."""
+    """Let a request be answered for the caller whose token was checked, as long as it is valid: a session outlives the request that opened
+    it. On standard input and output, the owner calls."""
     scope: Mapping[str, Any] = getattr(ctx.request, "scope", {})
-    token = IDENTITY.set(scope.get(IDENTITY_KEY, Identity()))
+    admission: Admission = scope.get(ADMISSION_KEY, _OWNER)
+    token = IDENTITY.set(admission.identity)
     try:
-        return await call_next(ctx)
+        return await admission.access.run(admission.identity, call_next(ctx))
+    except NearfarError as error:
+        raise MCPError(INVALID_REQUEST, str(error)) from error
     finally:
         IDENTITY.reset(token)
 

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import anyio
+from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
@@ -53,6 +54,12 @@ def count() -> int:
 def fail() -> str:
     """Fail."""
     raise ValueError("the disk is full")
+
+
+@server.tool()
+def refuse(text: str, context: Context) -> str:
+    """Refuse a text by an error of the protocol, which tells it and the baggage of the request."""
+    raise MCPError(-32010, f"no {text}, baggage {(context.request_context.meta or {}).get('baggage')}")
 
 
 @server.tool()

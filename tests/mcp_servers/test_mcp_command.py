@@ -51,6 +51,22 @@ def test_the_exact_command_is_shown_before_a_server_is_started_first(configured:
     assert not approved(configured)
 
 
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ('command = "a"\nenv = {LD_PRELOAD = "x y.so"}\nvariables = ["HOME_KEY"]', ["LD_PRELOAD=x y.so", "gets the values of: HOME_KEY"]),
+        ('url = "https://eve.example/mcp"\ntoken_variable = "OPENAI_API_KEY"', ["gets the values of: OPENAI_API_KEY"]),
+    ],
+)
+def test_a_user_sees_what_a_server_is_given_before_it_is_started_first(
+    section: str, told: list[str], configured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (configured / "nearfar.toml").write_text(f'[near]\nmodel = "near"\n[mcp.stub]\n{section}\n')
+    answer_with(monkeypatch, False)
+    shown = CliRunner().invoke(app, ["mcp", "review"]).stderr
+    assert all(line in shown for line in told)
+
+
 def test_each_tool_is_asked_about_and_only_those_with_a_yes_are_approved(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = answer_with(monkeypatch, True, True, False)
     result = CliRunner().invoke(app, ["mcp", "review", "stub"])

@@ -88,6 +88,13 @@ def test_approval_holds_for_the_exact_command_alone(changes: dict[str, Any], tmp
     assert not McpServers({"files": other}).tools
 
 
+def test_approval_of_an_address_holds_for_one_token_alone() -> None:
+    config = McpServerConfig(url="https://notes.example/mcp", token_variable="NOTES_TOKEN")
+    write_pins(config, [READ])
+    assert read_pins(config) is not None
+    assert read_pins(config.model_copy(update={"token_variable": "OPENAI_API_KEY"})) is None
+
+
 def test_a_tool_is_off_whose_approval_was_edited(tmp_path: Path) -> None:
     config = McpServerConfig(command="edited", folder=tmp_path)
     write_pins(config, [READ])

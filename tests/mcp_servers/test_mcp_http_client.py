@@ -133,6 +133,21 @@ async def test_a_redirect_to_another_host_is_not_followed_and_the_token_stays(mo
     assert not stolen
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_server_of_this_machine_is_not_reached_through_a_proxy(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_TOKEN", TOKEN)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with answering(None) as (proxy, passed), served({"ann": TOKEN}) as config:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.removesuffix("/mcp"))
+        here = config.model_copy(update={"url": config.url.replace("127.0.0.1", host)})
+        await approve(here)
+        async with Caller(here) as server:
+            assert (await server.call("shout", text="hi")).content == "HI"
+    assert not passed
+
+
 async def test_the_trace_goes_on_at_the_server() -> None:
     from opentelemetry import trace as tracing
     from opentelemetry.sdk.trace import TracerProvider

@@ -50,6 +50,31 @@ async def test_a_traced_call_names_the_protocol_of_its_server(era: tuple[str, ..
     assert dict(span.attributes or {}) == {"mcp.method.name": "tools/call", "mcp.protocol.version": version}
 
 
+async def test_arguments_do_not_leave_in_spans_nor_baggage_to_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="spans need the SDK")
+    from mcp.shared import _otel
+    from opentelemetry import baggage, context
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(_otel, "_tracer", provider.get_tracer("mcp"))
+    config = stub_config()
+    await approve(config)
+    token = context.attach(baggage.set_baggage("user", "ana"))
+    try:
+        async with Caller(config) as stub:
+            refused = await stub.call("refuse", text="milk")
+    finally:
+        context.detach(token)
+    spans = [span.to_json() for span in exporter.get_finished_spans()]
+    assert "refused: no milk, baggage None" in refused.content
+    assert any("refuse" in span for span in spans)
+    assert not any("milk" in span for span in spans)
+
+
 async def test_arguments_that_do_not_fit_the_schema_never_reach_the_server() -> None:
     config = stub_config()
     await approve(config)
