@@ -56,6 +56,10 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
         elif self._limit is None:
             self._end_after(HANDSHAKE_SECONDS)
 
+    def handle_websocket_upgrade(self, *event: Any) -> None:  # noqa: ANN401 - h11's implementation is given an event, httptools' none
+        self._end_after(None)
+        super().handle_websocket_upgrade(*event)
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._end_after(UNREAD_SECONDS)
@@ -144,13 +148,14 @@ async def serve_hybrid(hybrid: Hybrid, config: ServeConfig, *, tokens: Tokens, d
 
 @asynccontextmanager
 async def serve_app(
-    make: Callable[[str], ASGIApp], address: Address, config: ServeConfig, *, drain: float
+    make: Callable[[str], ASGIApp], address: Address, config: ServeConfig, *, drain: float, frame_bytes: int = 0
 ) -> AsyncIterator[tuple[_Server, str]]:
-    """Serve an app at an address, and yield the server and its URL, with which `make` made the app. Raises `ConfigError`."""
+    """Serve an app at an address, and yield the server and its URL, with which `make` made the app. `frame_bytes`: the largest frame of a
+    WebSocket, 0 to refuse WebSockets. Raises `ConfigError`."""
     listening = _listen(address)
     url = _url(address, listening, is_secure=config.certificate is not None)
     try:
-        server = _Server(_settings(make(url), config, drain))
+        server = _Server(_settings(make(url), config, drain, frame_bytes))
     except BaseException:
         listening.close()
         raise
@@ -184,11 +189,14 @@ def _url(address: Address, listening: socket.socket, *, is_secure: bool) -> str:
     return f"{'https' if is_secure else 'http'}://{host}:{listening.getsockname()[1]}"
 
 
-def _settings(app: ASGIApp, config: ServeConfig, drain: float) -> uvicorn.Config:
+def _settings(app: ASGIApp, config: ServeConfig, drain: float, frame_bytes: int) -> uvicorn.Config:
     settings = uvicorn.Config(
         app,
         http=_Connection,
-        ws="none",
+        ws="websockets-sansio" if frame_bytes else "none",
+        ws_max_size=frame_bytes,
+        ws_per_message_deflate=False,  # a small frame cannot unpack to a large one
+        ws_ping_interval=None,  # both sides send heartbeats of their own
         lifespan="off",
         log_config=None,
         access_log=False,
