@@ -7,8 +7,8 @@
         await page.goto(url)
 
 The browser is the machine's own (apt package `chromium`, or the program in CHROMIUM); playwright's own ones are not used. Tests that use
-the fixture are skipped where playwright or Chromium is missing. It is started for each test, in the test's event loop. `opened(...)` does
-the same for scripts. `Watched` collects what a page must not do: errors in its console, reports of its policy, requests elsewhere.
+the fixture are skipped where playwright or Chromium is missing. It is started for each test, in the test's event loop; `opened(...)` with
+`require_chromium()` serves fixtures of a wider scope, and scripts. `Watched` collects what a page must not do: errors in its console, reports of its policy, requests elsewhere.
 """
 
 import os
@@ -33,6 +33,13 @@ def chromium() -> str | None:
     return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
+def require_chromium() -> None:
+    """Skip the test, or the module, where playwright or Chromium is missing."""
+    pytest.importorskip("playwright.async_api", reason="playwright is not installed: pip install playwright")
+    if chromium() is None:
+        pytest.skip("there is no Chromium here: apt-get install chromium, or name one in CHROMIUM", allow_module_level=True)
+
+
 @asynccontextmanager
 async def opened(*options: str) -> "AsyncIterator[Browser]":
     """Run a browser until the context ends."""
@@ -49,9 +56,7 @@ async def opened(*options: str) -> "AsyncIterator[Browser]":
 @pytest.fixture
 async def browser() -> "AsyncIterator[Browser]":
     """A browser of the test's own."""
-    pytest.importorskip("playwright.async_api", reason="playwright is not installed: pip install playwright")
-    if chromium() is None:
-        pytest.skip("there is no Chromium on this machine: apt-get install chromium, or name one in CHROMIUM")
+    require_chromium()
     async with opened() as running:
         yield running
 

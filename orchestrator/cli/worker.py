@@ -29,7 +29,7 @@ from .serve import chosen_hub, chosen_near, until_stopped
 
 _PORT: Final = 7445
 _ADDRESS: Final = f"0.0.0.0:{_PORT}"
-_CERTIFICATE, _KEY = Path("hub.pem"), Path("hub-key.pem")
+CERTIFICATE, KEY = Path("hub.pem"), Path("hub-key.pem")
 _SCOPES: Final = (Scope.ATTACH, Scope.MEMORY)
 """Scopes of a device's token. The hub's configuration decides whose memory the device may see, if any."""
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")
@@ -60,10 +60,10 @@ def pair(
             _check_qr_installed()  # before anything is written
         listening = options.Listening(address, certificate, key, tokens, insecure=False)
         hub = chosen_hub(config, listening, default=partial(HubConfig, address=_ADDRESS))
-        reachable = _reachable(parse_address(hub.address))
-        fingerprint = ensure_certificate(hub.certificate or _CERTIFICATE, hub.key or _KEY, [reachable.host])
+        address_for_devices = reachable(parse_address(hub.address))
+        fingerprint = ensure_certificate(hub.certificate or CERTIFICATE, hub.key or KEY, [address_for_devices.host])
         token = add_token(hub.tokens, name, scopes=_SCOPES).token
-        pairing = Pairing(address=str(reachable), token=token, fingerprint=fingerprint, name=name)
+        pairing = Pairing(address=str(address_for_devices), token=token, fingerprint=fingerprint, name=name)
         data = {"name": name, "address": pairing.address, "fingerprint": fingerprint, "uri": pairing.uri}
         show(data, _pairing_lines(pairing, hub), as_json=as_json)
         if not as_json:
@@ -187,7 +187,7 @@ def _pairing_lines(pairing: Pairing, hub: HubConfig) -> Iterator[Line]:
     yield Note("  python -m nearfar.device.thin_worker --pairing-file -", "")
     yield Note("On a computer:", "")
     yield Note("  nearfar worker attach --pairing-file -", "")
-    files = f"--tokens {hub.tokens} --certificate {hub.certificate or _CERTIFICATE} --key {hub.key or _KEY}"
+    files = f"--tokens {hub.tokens} --certificate {hub.certificate or CERTIFICATE} --key {hub.key or KEY}"
     yield Note(f"Here: nearfar serve hub --address {hub.address} {files}")
 
 
@@ -199,7 +199,7 @@ def _warn_about(pairing: Pairing, hub: HubConfig) -> None:
         warn(f"only this machine can reach {pairing.address}; give another address with --address or in [hub]")
 
 
-def _reachable(address: Address) -> Address:
+def reachable(address: Address) -> Address:
     """Return the address at which other devices reach a server at `address`; for "all addresses", this machine's own."""
     if address.path:
         raise ConfigError("a device cannot reach a unix socket", hint="give the HOST:PORT that the hub listens at")

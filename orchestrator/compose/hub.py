@@ -64,6 +64,10 @@ class HubConfig(Value):
     """The Unix socket by which tasks on this machine reach the hub; only your own user can open it."""
     memory: bool = False
     """Bring the memory of this machine, `[memory]`, into step with that of workers whose user is known."""
+    web_address: str = ""
+    """`host:port` of the page for browsers that `nearfar serve hub --web` serves. Empty: the hub's host, and port 7447."""
+    web_model: str = "near"
+    """GGUF model that the page's browsers load: a name of `nearfar models list`, or a path."""
     workers: Mapping[AgentName, WorkerConfig] = {}
     """The workers that tasks may use, as further agents under these names."""
 
