@@ -8,7 +8,8 @@
 
 The browser is the machine's own (apt package `chromium`, or the program in CHROMIUM); playwright's own ones are not used. Tests that use
 the fixture are skipped where playwright or Chromium is missing. It is started for each test, in the test's event loop; `opened(...)` with
-`require_chromium()` serves fixtures of a wider scope, and scripts. `Watched` collects what a page must not do: errors in its console, reports of its policy, requests elsewhere.
+`require_chromium()` serves fixtures of a wider scope, and scripts. `Watched` collects what a page must not do: errors in its console,
+breaches of its policy, requests elsewhere.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""wllama, which is llama.cpp for browsers: fetched from npm's registry by its checksum, for the page that `nearfar serve hub --web` serves."""
+"""wllama, which is llama.cpp for browsers: fetched from npm's registry by its checksum, for the page of `nearfar serve hub --web`."""
 
 import hashlib
 import os
@@ -84,7 +84,7 @@ def install_engine(progress: Progress, archives: Path | None = None) -> Path:
 
     Args:
         progress: is told how far a download is.
-        archives: a folder with the archives as `npm pack` writes them. None: npm's registry, or the one in `npm_config_registry`.
+        archives: a folder with the archives as `npm pack` writes them. None: npm's registry, or the one in `NPM_CONFIG_REGISTRY`.
 
     Raises `ConfigError` for an archive that is missing or has another checksum, and `Unavailable` if the registry cannot be reached.
     """
@@ -106,10 +106,10 @@ def _fetch(package: _Package, archive: Path, progress: Progress) -> None:
         import httpx
     except ImportError as error:
         raise ConfigError("fetching wllama needs the Python package httpx", hint="pip install 'nearfar[models]'") from error
-    registry = os.environ.get("npm_config_registry") or "https://registry.npmjs.org"
+    registry = os.environ.get("NPM_CONFIG_REGISTRY") or "https://registry.npmjs.org"
 
     def refuse(response: "httpx.Response") -> Unavailable:
-        return Unavailable(f"the registry answered {response.status_code} for {package.path}", hint="check npm_config_registry")
+        return Unavailable(f"the registry answered {response.status_code} for {package.path}", hint="check NPM_CONFIG_REGISTRY")
 
     with httpx.Client(timeout=_SECONDS, headers={"Accept-Encoding": "identity"}) as client:
         Transfer(

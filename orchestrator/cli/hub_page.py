@@ -90,7 +90,7 @@ def page_lines(plan: PagePlan, link: str) -> Iterator[Line]:
     code = qr_code(link)
     if code.plain.index("\n") <= output.width:
         yield code
-    yield Note(f"On {plan.device}, scan this code, or open the link below. Keep it secret: it lets any browser attach as {plan.device}.", "")
+    yield Note(f"On {plan.device}, scan this code, or open the link. Keep it secret: with it, any browser attaches as {plan.device}.", "")
     yield Text(link)
     if plan.hub.certificate is not None:
         yield Note("The browser warns of a certificate that no authority has signed: accept it once.")

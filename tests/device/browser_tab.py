@@ -3,13 +3,14 @@
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from chromium import Watched, require_chromium
+from near_model import CONTEXT_TOKENS, prompt_with_long_answer
 from node_environment import NODE_VENV
 
 from nearfar.device.store.browser_engine import VERSION, install_engine
@@ -45,7 +46,9 @@ def engine() -> Path:
 
 @cache
 def near() -> PageModel:
-    return read_page_model("near", silent)
+    """The near model, with a context in which long answers end soon."""
+    model = read_page_model("near", silent)
+    return replace(model, described={**model.described, "context_tokens": CONTEXT_TOKENS})
 
 
 @dataclass
@@ -84,6 +87,16 @@ class Tab:
     def live_steps(self) -> int:
         session = self.served.hub.attached.get("phone")
         return 0 if session is None else session.live_steps
+
+
+async def long_prompt(tab: Tab) -> str:
+    """A prompt that the tab answers with hundreds of tokens."""
+    if not _found:
+        _found.append(await prompt_with_long_answer(tab.agent))
+    return _found[0]
+
+
+_found: list[str] = []
 
 
 async def attached_tab(served: Served, browser: "Browser | BrowserContext") -> Tab:

@@ -5,9 +5,9 @@ from unittest import SkipTest
 
 import anyio
 import pytest
-from browser_tab import Tab, attached_tab, require_tab, served
+from browser_tab import Tab, attached_tab, long_prompt, require_tab, served
 from chromium import opened
-from near_model import OPEN, QUESTION, prompt_with_long_answer
+from near_model import OPEN, QUESTION
 
 from nearfar.protocols import Agent
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, Subject, ToolUse, run_check
@@ -49,7 +49,7 @@ async def _subject(tab: Tab) -> Subject:
     return Subject(
         create=create,
         prompt=QUESTION,
-        long_prompt=await prompt_with_long_answer(tab.agent),
+        long_prompt=await long_prompt(tab),
         tool_use=ToolUse(prompt=QUESTION, tools=(OPEN,), result="Vera Falk"),
         live_steps=lambda _: tab.live_steps,
     )

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("websockets", reason="the hub's page is an extra: pip install 'nearfar[serve]'")
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
 
 from nearfar.orchestrator.compose.http import ServeConfig
 from nearfar.orchestrator.compose.hub_page import PageModel
@@ -62,12 +63,10 @@ class RawWorker:
 
     async def closed(self) -> tuple[int, str]:
         """Return the code and the reason with which the hub closes the connection."""
-        try:
-            while True:
-                await self.socket.recv()
-        except ConnectionClosed as error:
-            assert error.rcvd is not None, "the connection broke without a close frame"
-            return error.rcvd.code, error.rcvd.reason
+        async for _ in self.socket:
+            pass
+        assert self.socket.close_code is not None, "the connection broke without a close frame"
+        return self.socket.close_code, self.socket.close_reason or ""
 
     async def answer(self, text: str) -> None:
         start = await self.hear("start")
@@ -84,7 +83,8 @@ async def served(tmp_path: Path, heartbeat: Heartbeat = SLOW) -> AsyncIterator[t
         async with serve_page(hub, model, tmp_path, ServeConfig(address="127.0.0.1:0")) as url:
 
             def link(*protocols: str) -> connect:
-                return connect(f"{url.replace('http', 'ws')}/attach", subprotocols=protocols or (PROTOCOL,), max_size=None)  # type: ignore[arg-type]  # Subprotocol is a str
+                wanted = tuple(map(Subprotocol, protocols or (PROTOCOL,)))
+                return connect(f"{url.replace('http', 'ws')}/attach", subprotocols=wanted, max_size=None)
 
             yield hub, link
 

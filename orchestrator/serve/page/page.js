@@ -5,7 +5,7 @@ const shown = Object.fromEntries([...document.querySelectorAll("[id]")].map((ele
 const show = (id, text) => { shown[id].textContent = text; };
 const instance = crypto.randomUUID();
 const steps = new Map(); // AbortControllers by the numbers of the steps
-let engine, socket, battery, wanted = true, isDraining = false, failures = 0, heard = 0, silence = Infinity, count = 0, retry, queue = Promise.resolve();
+let engine, socket, battery, wanted = true, isDraining = false, failures = 0, heard = 0, silence = 0, count = 0, retry, queue = Promise.resolve();
 
 function token() { // it comes behind the #, which no browser sends, and leaves the address at once
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
@@ -18,9 +18,8 @@ async function start() {
   navigator.serviceWorker?.register("/sw.js").catch(() => {}); // refused where the certificate was accepted by hand
   navigator.storage.persist?.();
   battery = await navigator.getBattery?.();
-  const shown = () => show("battery", battery ? `${Math.round(battery.level * 100)} %${battery.charging ? ", charging" : ""}` : "unknown");
-  ["levelchange", "chargingchange"].forEach((change) => battery?.addEventListener(change, shown));
-  shown();
+  showBattery();
+  for (const change of ["levelchange", "chargingchange"]) battery?.addEventListener(change, showBattery);
   if (!token()) throw new Error("Scan the QR code that `nearfar serve hub --web` shows.");
   const response = await fetch("/model", { headers: { Authorization: `Bearer ${token()}` } });
   if (!response.ok) throw new Error((await response.json()).error.message);
@@ -30,11 +29,15 @@ async function start() {
   for (const part of model.parts) files.push(await stored(part));
   show("status", "Loading the model");
   engine = await Engine.load(model, files);
-  shown_stop();
+  showStop();
   connect();
 }
 
-function shown_stop() { shown.stop.disabled = false; show("stop", wanted ? "Stop" : "Start"); }
+function showBattery() {
+  if (battery) show("battery", `${Math.round(battery.level * 100)} %${battery.charging ? ", charging" : ""}`);
+}
+
+function showStop() { shown.stop.disabled = false; show("stop", wanted ? "Stop" : "Start"); }
 
 async function stored(part) {
   const folder = await navigator.storage.getDirectory(), name = `${part.sha256}.gguf`;
@@ -64,7 +67,8 @@ function connect() {
   if (!wanted || document.hidden || socket) return;
   show("status", "Connecting");
   isDraining = false;
-  silence = Infinity;
+  heard = performance.now();
+  silence = 10000;
   const own = new WebSocket(`${location.origin.replace("http", "ws")}/attach`, ["nearfar.v1"]);
   socket = own;
   own.onopen = () => { own.send(token()); say({ register: { instance, agents: [engine.card()], state: state() } }); };
@@ -90,7 +94,8 @@ function take({ registered, start, cancel }) {
     const stop = new AbortController(), to = socket;
     steps.set(start.step, stop);
     if (start.timeout !== undefined) {
-      setTimeout(() => stop.abort(new Failure("DeadlineExceeded", "the step took longer than its timeout")), start.timeout * 1000);
+      const late = () => stop.abort(new Failure("DeadlineExceeded", "the step took longer than its timeout"));
+      setTimeout(late, Math.min(start.timeout * 1000, 2 ** 31 - 1)); // a longer one would end at once
     }
     queue = queue.then(() => run(start, stop.signal, to)); // one context: one step at a time
   } else if (cancel) {
@@ -118,8 +123,8 @@ async function run({ step, request }, signal, to) {
   steps.delete(step);
   show("steps", ++count);
   show("prompt", "Nothing");
-  if (socket === to) show("status", isDraining ? "Leaving" : "Attached: waiting for steps");
-  if (isDraining && !steps.size) leave();
+  if (isDraining) depart();
+  else if (socket === to) show("status", "Attached: waiting for steps");
 }
 
 function abandon(message) { for (const stop of steps.values()) stop.abort(new Failure("Unavailable", message)); }
@@ -132,21 +137,29 @@ function lost(code, reason) {
   abandon("the connection was lost");
   const refusal = reason.split(":")[0];
   const isFinal = ["Unauthenticated", "PermissionDenied", "InvalidRequest"].includes(refusal) || (refusal === "ConfigError" && failures >= 4);
-  if (isFinal) { wanted = false; shown_stop(); }
+  if (isFinal) { wanted = false; showStop(); }
   const delay = Math.random() * Math.min(500 * 2 ** failures++, 30000);
   show("status", reason || (isFinal ? "Refused" : "Not connected: trying again"));
   if (!isFinal) retry = setTimeout(connect, delay);
 }
 
-function sleep() {
-  if (!socket) return;
+function drain(why) { // the steps under way are finished first
   isDraining = true;
   say({ draining: {} });
-  show("status", "Asleep: the page is in the background");
-  if (!steps.size) leave();
+  show("status", why);
+  depart();
 }
 
-document.addEventListener("visibilitychange", () => { if (document.hidden) sleep(); else if (engine) connect(); });
+function depart() {
+  if (steps.size) return;
+  leave();
+  connect(); // where the page has come back meanwhile
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) { if (engine) connect(); }
+  else if (socket) drain("Asleep: the page is in the background");
+});
 document.addEventListener("freeze", leave);
 addEventListener("pagehide", leave);
 addEventListener("online", () => { if (engine) connect(); });
@@ -154,11 +167,10 @@ addEventListener("offline", () => { if (socket) lost(1006, ""); });
 setInterval(() => { if (socket && performance.now() - heard > silence) lost(1006, ""); }, 1000);
 shown.stop.onclick = () => {
   wanted = !wanted;
-  shown_stop();
+  showStop();
   if (wanted) return connect();
   abandon("the owner of the device stopped the step");
-  setTimeout(leave); // behind the failures of the steps
-  show("status", "Stopped");
+  drain("Stopped");
 };
 shown.forget.onclick = async () => {
   wanted = false;
