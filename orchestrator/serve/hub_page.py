@@ -20,12 +20,13 @@ from ...protocols import NearfarError, NotFound
 from ...protocols.address import parse_address
 from ...protocols.channel import server_tls
 from ...protocols.hub import Hub
+from ...protocols.limits import FRAME_BYTES
 from ...protocols.security import check_exposure
 from ...protocols.tokens import Scope
 from ..compose.http import ServeConfig
 from ..compose.hub_page import PageModel
 from .errors import openai_error, status_of
-from .hub_socket import FRAME_BYTES, HubSocket
+from .hub_socket import HubSocket
 from .server import serve_app
 
 _POLICY: Final = "; ".join(

@@ -24,8 +24,6 @@ from .callers import Callers
 logger = logging.getLogger(__name__)
 
 PROTOCOL: Final = "nearfar.v1"
-FRAME_BYTES: Final = 1024 * 1024
-"""Bytes of one frame of a worker: a token of text takes a hundred, the arguments of a tool call a few thousand."""
 _ERRORS_FROM: Final = 4000
 _REASON_BYTES: Final = 123
 """RFC 6455 gives a control frame 125 bytes, two of which are the code."""

@@ -17,9 +17,10 @@ from websockets.typing import Subprotocol
 from nearfar.orchestrator.compose.http import ServeConfig
 from nearfar.orchestrator.compose.hub_page import PageModel
 from nearfar.orchestrator.serve.hub_page import serve_page
-from nearfar.orchestrator.serve.hub_socket import FRAME_BYTES, PROTOCOL
+from nearfar.orchestrator.serve.hub_socket import PROTOCOL
 from nearfar.protocols import Message, NearfarError, Side, StepRequest, TextDelta, Unavailable, complete, stream
 from nearfar.protocols.hub import Heartbeat, Hub, WorkerTerms
+from nearfar.protocols.limits import FRAME_BYTES
 from nearfar.protocols.testing.transports import eventually
 from nearfar.protocols.token_file import add_token, load_tokens
 from nearfar.protocols.tokens import Scope, token_records
