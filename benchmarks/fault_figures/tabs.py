@@ -17,7 +17,7 @@ from benchmarks.llama import MODELS, endless
 from nearfar import Hybrid, Policy
 from nearfar.device.store.browser_engine import require_engine
 from nearfar.orchestrator.compose.http import ServeConfig
-from nearfar.orchestrator.compose.hub_page import read_page_model
+from nearfar.orchestrator.compose.hub import read_page_model
 from nearfar.protocols import ConfigError, ScriptedAgent, Side
 from nearfar.protocols.hub import Hub, WorkerTerms
 

@@ -17,8 +17,7 @@ from ...protocols.hub import Hub
 from ...protocols.token_file import add_token, read_tokens
 from ...protocols.tokens import Scope
 from ..compose.http import ServeConfig
-from ..compose.hub import HubConfig
-from ..compose.hub_page import PageModel, engine_files, read_page_model
+from ..compose.hub import HubConfig, PageModel, engine_files, read_page_model
 from ..util.credentials import ensure_certificate
 from .models import show_progress
 from .printing import Line, Note, output
@@ -30,7 +29,7 @@ _PACKAGES: Final = ("segno", "starlette", "uvicorn", "websockets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagePlan:
-    """What the page needs, checked and read before the hub starts."""
+    """The needs of the page, checked and read before the hub starts."""
 
     hub: HubConfig
     """The hub's section, with a certificate where other devices can reach it."""

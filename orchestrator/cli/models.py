@@ -73,7 +73,7 @@ def fetch_web_engine(
     as_json: options.AsJson = False,
 ) -> None:
     """Fetch wllama (10 MB), which runs models in browsers for `nearfar serve hub --web`. Its checksum is pinned."""
-    from ..compose.hub_page import fetch_engine
+    from ..compose.hub import fetch_engine
 
     with report_errors(as_json=as_json), show_progress(shown=not as_json) as progress:
         folder = fetch_engine(progress, archives)

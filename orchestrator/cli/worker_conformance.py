@@ -39,7 +39,7 @@ _SCHEMA: Final = {"type": "object", "properties": {"name": {"type": "string"}}, 
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """What became of one check of the suite."""
+    """The outcome of one check of the suite."""
 
     check: str
     outcome: Literal["passed", "does not apply", "failed"]

@@ -24,7 +24,7 @@ from ...protocols.limits import FRAME_BYTES
 from ...protocols.security import check_exposure
 from ...protocols.tokens import Scope
 from ..compose.http import ServeConfig
-from ..compose.hub_page import PageModel
+from ..compose.hub import PageModel
 from .errors import openai_error, status_of
 from .hub_socket import HubSocket
 from .server import serve_app

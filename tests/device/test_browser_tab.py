@@ -15,7 +15,7 @@ from near_model import OPEN, QUESTION, ask
 
 from benchmarks.fault_figures.tabs import CASES
 from nearfar import Hybrid, tool
-from nearfar.orchestrator.compose.hub_page import PageModel
+from nearfar.orchestrator.compose.hub import PageModel
 from nearfar.protocols import ScriptedAgent, Side, Unavailable, complete, stream
 from nearfar.protocols.testing.transports import eventually
 

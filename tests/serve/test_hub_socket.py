@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from nearfar.orchestrator.compose.http import ServeConfig
-from nearfar.orchestrator.compose.hub_page import PageModel
+from nearfar.orchestrator.compose.hub import PageModel
 from nearfar.orchestrator.serve.hub_page import serve_page
 from nearfar.orchestrator.serve.hub_socket import PROTOCOL
 from nearfar.protocols import Message, NearfarError, Side, StepRequest, TextDelta, Unavailable, complete, stream
