@@ -18,7 +18,6 @@ from nearfar.device.store.store import silent
 from nearfar.orchestrator.compose.http import ServeConfig
 from nearfar.orchestrator.compose.hub import PageModel, read_page_model
 from nearfar.protocols import Side
-from nearfar.protocols.heartbeat import Heartbeat
 from nearfar.protocols.hub import AttachedAgent, Hub, WorkerTerms
 
 if TYPE_CHECKING:
@@ -65,12 +64,14 @@ class Served:
 
 
 @asynccontextmanager
-async def served(model: PageModel | None = None, *, heartbeat: Heartbeat | None = None, port: int = 0) -> AsyncIterator[Served]:
-    """Serve the page of a hub until the context ends."""
+async def served(model: PageModel | None = None, *, port: int = 0, certificate: Path | None = None) -> AsyncIterator[Served]:
+    """Serve the page of a hub until the context ends; with a `certificate`, its key lies next to it as `key.pem`."""
     from nearfar.orchestrator.serve.hub_page import serve_page
 
-    hub = Hub(TOKENS, policies=OWN, heartbeat=heartbeat)
-    async with serve_page(hub, model or near(), engine(), ServeConfig(address=f"127.0.0.1:{port}")) as url:
+    hub = Hub(TOKENS, policies=OWN)
+    key = None if certificate is None else certificate.with_name("key.pem")
+    config = ServeConfig(address=f"127.0.0.1:{port}", certificate=certificate, key=key)
+    async with serve_page(hub, model or near(), engine(), config) as url:
         yield Served(hub, url)
 
 

@@ -16,7 +16,15 @@ from near_model import OPEN, QUESTION, ask
 from benchmarks.fault_figures.tabs import CASES
 from nearfar import Hybrid, tool
 from nearfar.orchestrator.compose.hub import PageModel
-from nearfar.protocols import ScriptedAgent, Side, Unavailable, complete, stream
+from nearfar.orchestrator.util.credentials import ensure_certificate
+from nearfar.protocols import Agent, ScriptedAgent, Side, Unavailable, complete, stream
+from nearfar.protocols.testing.agent_conformance import (
+    Check,
+    Subject,
+    confidence_is_a_probability,
+    log_probabilities_come_with_the_text,
+    run_check,
+)
 from nearfar.protocols.testing.transports import eventually
 
 if TYPE_CHECKING:
@@ -89,6 +97,35 @@ async def test_a_tab_computes_on_several_threads(browser: "Browser") -> None:
             assert agent.card.execution is not None
             assert agent.card.execution.threads == 2
             assert (await complete(agent, ask(QUESTION))).text
+
+
+@pytest.mark.parametrize("check", [confidence_is_a_probability, log_probabilities_come_with_the_text])
+async def test_a_model_without_tools_says_how_sure_it_is(check: Check, browser: "Browser") -> None:
+    async with a_tab(browser, replace(near(), described={**near().described, "takes_tools": False})) as tab:
+        assert (tab.agent.card.capabilities.confidence, tab.agent.card.capabilities.tools) == (True, False)
+
+        async def create() -> Agent:
+            return tab.served.hub.agent("phone")
+
+        await run_check(check, Subject(create=create, prompt=QUESTION, long_prompt=QUESTION))
+
+
+async def test_a_tab_attaches_over_tls_once_its_owner_accepts_the_certificate(browser: "Browser", tmp_path: Path) -> None:
+    certificate = tmp_path / "hub.pem"
+    ensure_certificate(certificate, tmp_path / "key.pem", ["127.0.0.1"])
+    with anyio.fail_after(90):
+        async with served(certificate=certificate) as hub:
+            assert hub.url.startswith("https://")
+            tab = await attached_tab(hub, await browser.new_context(ignore_https_errors=True))
+            assert (await complete(tab.agent, ask(QUESTION))).text
+            assert await tab.page.evaluate("crossOriginIsolated")
+
+
+async def test_a_revoked_tab_says_so_and_does_not_come_back(browser: "Browser") -> None:
+    async with a_tab(browser) as tab:
+        tab.served.hub.revoke("phone")
+        await until_status(tab.page, "was revoked")
+        await tab.page.get_by_role("button", name="Start").wait_for()
 
 
 async def test_the_token_is_in_no_address_that_is_sent(browser: "Browser") -> None:

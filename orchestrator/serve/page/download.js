@@ -1,15 +1,15 @@
 // A worker that brings one file of the model into the browser's private storage. It resumes, and checks the SHA-256 while it reads.
-const ROUND = new Uint32Array(64), START = new Uint32Array(8);
+const ROUND = new Int32Array(64), START = new Int32Array(8);
 for (let n = 2, count = 0; count < 64; n++) { // fractions of the roots of the first primes, as FIPS 180-4 defines them
   let prime = true;
   for (let d = 2; d * d <= n; d++) prime &&= n % d > 0;
   if (!prime) continue;
-  if (count < 8) START[count] = Math.sqrt(n) * 2 ** 32;
-  ROUND[count++] = Math.cbrt(n) * 2 ** 32;
+  if (count < 8) START[count] = (Math.sqrt(n) * 2 ** 32) | 0;
+  ROUND[count++] = (Math.cbrt(n) * 2 ** 32) | 0;
 }
 
 class Sha256 {
-  constructor() { this.state = START.slice(); this.words = new Uint32Array(64); this.rest = new Uint8Array(64); this.held = this.length = 0; }
+  constructor() { this.state = START.slice(); this.words = new Int32Array(64); this.rest = new Uint8Array(64); this.held = this.length = 0; }
 
   update(bytes) {
     this.length += bytes.length;
@@ -27,7 +27,8 @@ class Sha256 {
     for (let i = 0; i < 16; i++, at += 4) w[i] = (bytes[at] << 24) | (bytes[at + 1] << 16) | (bytes[at + 2] << 8) | bytes[at + 3];
     for (let i = 16; i < 64; i++) {
       const x = w[i - 15], y = w[i - 2];
-      w[i] = w[i - 16] + w[i - 7] + (turn(x, 7) ^ turn(x, 18) ^ (x >>> 3)) + (turn(y, 17) ^ turn(y, 19) ^ (y >>> 10));
+      const added = (turn(x, 7) ^ turn(x, 18) ^ (x >>> 3)) + (turn(y, 17) ^ turn(y, 19) ^ (y >>> 10));
+      w[i] = (w[i - 16] + w[i - 7] + added) | 0;
     }
     let [a, b, c, d, e, f, g, h] = this.state;
     for (let i = 0; i < 64; i++) {
@@ -43,7 +44,7 @@ class Sha256 {
     end[0] = 0x80;
     new DataView(end.buffer).setBigUint64(end.length - 8, BigInt(bits));
     this.update(end);
-    return [...this.state].map((word) => word.toString(16).padStart(8, "0")).join("");
+    return [...this.state].map((word) => (word >>> 0).toString(16).padStart(8, "0")).join("");
   }
 }
 

@@ -63,7 +63,7 @@ function body(request, model) {
       ({ type: "function", function: { name, description, parameters: JSON.parse(parametersJson || "{}") } }));
     asked.tool_choice = request.toolChoice === "TOOL_CHOICE_REQUIRED" ? "required" : "auto";
   }
-  return model.takes_tools ? asked : { ...asked, logprobs: true, top_logprobs: request.topLogprobs ?? 0 };
+  return model.takes_tools ? asked : { ...asked, logprobs: true, top_logprobs: request.topLogprobs || 1 }; // 0 would give none at all
 }
 
 function message({ role, text, toolCalls, toolResult }) {
@@ -102,10 +102,19 @@ class Answer {
       finished: {
         reason: calls.length ? "FINISH_REASON_TOOL_CALLS" : this.reason === "length" ? "FINISH_REASON_LENGTH" : "FINISH_REASON_STOP",
         usage: { inputTokens: prompt_tokens, outputTokens: completion_tokens, cachedTokens: prompt_tokens_details?.cached_tokens ?? 0 },
-        model: this.model.name, confidence: this.confidence(), logprobs: this.request.topLogprobs === undefined ? [] : this.tokens.map(token),
-        performance: { firstTokenSeconds, prefillTokensPerSecond: this.timings.prompt_per_second || undefined, decodeTokensPerSecond: this.timings.predicted_per_second || undefined },
+        model: this.model.name, confidence: this.confidence(), logprobs: this.logprobs(),
+        performance: {
+          firstTokenSeconds,
+          prefillTokensPerSecond: this.timings.prompt_per_second || undefined,
+          decodeTokensPerSecond: this.timings.predicted_per_second || undefined,
+        },
       },
     };
+  }
+
+  logprobs() {
+    const { topLogprobs: most } = this.request, likely = ({ token, logprob }) => ({ token, logprob });
+    return most === undefined ? [] : this.tokens.map((each) => ({ ...likely(each), top: each.top_logprobs.slice(0, most).map(likely) }));
   }
 
   // exp of the lowest mean log-probability over any 4 consecutive tokens, as protocols/confidence.py
@@ -116,5 +125,3 @@ class Answer {
     return values.length ? Math.exp(Math.min(...windows.map(mean))) : undefined;
   }
 }
-
-const token = ({ token, logprob, top_logprobs }) => ({ token, logprob, top: top_logprobs.map(({ token, logprob }) => ({ token, logprob })) });
