@@ -40,6 +40,7 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
     """A connection that ends if its client sends no request, or does not read what it is sent."""
 
     _limit: asyncio.TimerHandle | None = None
+    _is_upgraded = False
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - as uvicorn types it
         # asyncio does this itself only for sockets that name their protocol: without it, the second write of a response waits 40 ms.
@@ -49,6 +50,8 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._is_upgraded:
+            return  # its WebSocket has limits of its own
         if self.flow.write_paused:
             return  # further requests are no excuse for leaving the response unread
         if self.cycle is not None and not self.cycle.response_complete:
@@ -57,6 +60,7 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
             self._end_after(HANDSHAKE_SECONDS)
 
     def handle_websocket_upgrade(self, *event: Any) -> None:  # noqa: ANN401 - h11's implementation is given an event, httptools' none
+        self._is_upgraded = True
         self._end_after(None)
         super().handle_websocket_upgrade(*event)
 

@@ -229,6 +229,19 @@ async def test_a_revoked_token_ends_the_connection(tmp_path: Path) -> None:
         assert (code, reason.partition(":")[0]) == (4401, "Unauthenticated")
 
 
+async def test_a_connection_outlives_the_limit_of_its_handshake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfar.orchestrator.serve.server.HANDSHAKE_SECONDS", QUICK.interval / 2)
+    async with served(tmp_path, QUICK) as (hub, link), link() as socket:
+        worker = RawWorker(socket)
+        await worker.attach()
+        for _ in range(3):
+            await worker.hear("heartbeat")
+            await worker.say({"heartbeat": {}})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.answer, "still here")
+            assert (await complete(hub.agent("phone"), ask())).text == "still here"
+
+
 async def test_a_silent_worker_loses_its_steps(tmp_path: Path) -> None:
     async with served(tmp_path, QUICK) as (hub, link), link() as socket:
         worker = RawWorker(socket)
