@@ -30,6 +30,7 @@ PARTS: Final = (
     "agentdojo",
     "traces",
     "stopped",
+    "tabs",
     "flood",
     "erasing",
 )

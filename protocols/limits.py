@@ -115,6 +115,8 @@ REGISTRATION_SECONDS: Final = 10.0
 """Seconds from the call to the worker's registration, which needs no computing."""
 REGISTRATION_BYTES: Final = 64 * 1024
 """Bytes of a registration: a card takes a kilobyte or two."""
+FRAME_BYTES: Final = _MEBIBYTE
+"""Bytes of one WebSocket frame of a worker: a token of text takes a hundred, the arguments of a tool call a few thousand."""
 AGENTS_OF_A_WORKER: Final = 16
 """Agents that a worker lends: a phone has memory for one or two."""
 WORKER_NAME_LENGTH: Final = 128

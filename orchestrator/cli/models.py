@@ -62,9 +62,22 @@ def pull_model(
     as_json: options.AsJson = False,
 ) -> None:
     """Fetch a model from Hugging Face. An interrupted download continues where it stopped."""
-    with report_errors(as_json=as_json), _show_progress(shown=not as_json) as progress:
+    with report_errors(as_json=as_json), show_progress(shown=not as_json) as progress:
         model = model_store().pull(reference, name=name, revision=revision, sha256=sha256, progress=progress)
     _show_usable(model, as_json=as_json)
+
+
+@app.command("web")
+def fetch_web_engine(
+    archives: Annotated[Path | None, typer.Option(help="Folder with the archives of `npm pack`, for machines without a network.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Fetch wllama (10 MB), which runs models in browsers for `nearfar serve hub --web`. Its checksum is pinned."""
+    from ..compose.hub import fetch_engine
+
+    with report_errors(as_json=as_json), show_progress(shown=not as_json) as progress:
+        folder = fetch_engine(progress, archives)
+    show({"folder": str(folder)}, [f"wllama is in {folder}"], as_json=as_json)
 
 
 @app.command("add")
@@ -75,7 +88,7 @@ def add_model(
     as_json: options.AsJson = False,
 ) -> None:
     """Check a model that is on this device already, and give it a name."""
-    with report_errors(as_json=as_json), _show_progress(shown=not as_json) as progress:
+    with report_errors(as_json=as_json), show_progress(shown=not as_json) as progress:
         model = model_store().add(path, name=name, sha256=sha256, progress=progress)
     _show_usable(model, as_json=as_json)
 
@@ -86,7 +99,7 @@ def verify_models(
     as_json: options.AsJson = False,
 ) -> None:
     """Check the checksums of models again. A model that fails is put into quarantine and is not loaded."""
-    with report_errors(as_json=as_json), _show_progress(shown=not as_json) as progress:
+    with report_errors(as_json=as_json), show_progress(shown=not as_json) as progress:
         verdicts = model_store().verify(names or (), progress=progress)
     lines: list[Line] = [] if verdicts else [Note("no model is stored; nearfar models pull gets one", style="")]
     for verdict in verdicts:
@@ -165,7 +178,7 @@ def _size(count: int) -> str:
 
 
 @contextmanager
-def _show_progress(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+def show_progress(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
     """Yield a function that shows a bar for each title, with the bytes done and in total."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=notes, transient=True, disable=not shown) as bars:

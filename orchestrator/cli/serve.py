@@ -120,6 +120,9 @@ def serve_hub(
     key: options.PrivateKey = None,
     client_authority: options.ClientAuthority = None,
     tokens: Annotated[Path | None, typer.Option(help="File with a token for each worker. Default: [hub] tokens.")] = None,
+    web: Annotated[bool, typer.Option("--web", help="Also serve a page that makes browser tabs workers, and show its QR code.")] = False,
+    device: Annotated[str, typer.Option(help="With --web: name of the device to pair.")] = "phone",
+    model: Annotated[str, typer.Option(help="With --web: GGUF model that browsers load. Default: [hub] web_model, else near.")] = "",
     insecure: options.Insecure = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -130,17 +133,25 @@ def serve_hub(
     listening = options.Listening(address, certificate, key, tokens, insecure, client_authority)
 
     async def work() -> None:
+        from .hub_page import open_page, page_data, page_lines, plan_page  # it imports this module
+
         log_to_stderr()
         ask_for_open_files()
         chosen = chosen_hub(config, listening)
+        page = plan_page(chosen.model_copy(update={"web_model": model} if model else {}), device, as_json=as_json) if web else None
+        chosen = chosen if page is None else page.hub
         async with AsyncExitStack() as stack:
             memory = open_memory(chosen_memory(StoreChoice(None, config))) if chosen.memory else None
             if memory is not None:
                 stack.callback(memory.close)
             hub, reached = await stack.enter_async_context(accept_workers(chosen, memory=memory, insecure=insecure))
             workers = sorted(hub.agents)
-            data = {"address": reached, "socket": str(chosen.socket), "workers": workers, "memory": chosen.memory}
-            show(data, _hub_lines(chosen, reached, workers), as_json=as_json)
+            data: dict[str, Any] = {"address": reached, "socket": str(chosen.socket), "workers": workers, "memory": chosen.memory}
+            lines: list[Line] = [*_hub_lines(chosen, reached, workers)]
+            if page is not None:
+                link = await stack.enter_async_context(open_page(hub, page, insecure=insecure))
+                data, lines = data | page_data(page, link), [*page_lines(page, link), *lines]
+            show(data, lines, as_json=as_json)
             await until_stopped()
 
     execute(work(), as_json=as_json)

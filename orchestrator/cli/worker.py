@@ -22,6 +22,7 @@ from . import options
 from .printing import Line, Note, notes, output, show, warn
 from .running import execute, report_errors
 from .serve import chosen_hub, chosen_near, until_stopped
+from .worker_conformance import conform
 
 _PORT: Final = 7445
 _ADDRESS: Final = f"0.0.0.0:{_PORT}"
@@ -30,6 +31,7 @@ _QUIET_ZONE: Final = 4
 _BLOCKS: Final = {(0, 0): " ", (1, 0): "\N{UPPER HALF BLOCK}", (0, 1): "\N{LOWER HALF BLOCK}", (1, 1): "\N{FULL BLOCK}"}
 
 app = typer.Typer(no_args_is_help=True)
+app.command("conform")(conform)
 
 
 @app.command("pair")

@@ -1,15 +1,16 @@
-"""Agents that other devices lend: the `[hub]` section, the hub's own process, and how tasks reach what it holds."""
+"""Agents that other devices lend: the `[hub]` section, the hub's own process, how tasks reach what it holds, and what its page lends."""
 
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
 from pydantic import Field
 
-from ...protocols import Agent, AgentCard, ConfigError, DeviceState, NotFound, Side, Unavailable
+from ...protocols import Agent, AgentCard, ConfigError, DeviceState, ModelError, NotFound, Side, Unavailable
 from ...protocols.address import Address, Pairing, parse_address
 from ...protocols.steps import Value
 
@@ -71,6 +72,10 @@ class HubConfig(Value):
     """The Unix socket by which tasks on this machine reach the hub; only your own user can open it."""
     memory: bool = False
     """Bring the memory of this machine, `[memory]`, into step with that of workers whose user is known."""
+    web_address: str = ""
+    """`host:port` of the page for browsers that `nearfar serve hub --web` serves. Empty: the hub's host, and port 7447."""
+    web_model: str = "near"
+    """GGUF model that the page's browsers load: a name of `nearfar models list`, or a path."""
     workers: Mapping[AgentName, WorkerConfig] = {}
     """The workers that tasks may use, as further agents under these names."""
 
@@ -220,14 +225,14 @@ def pair_device(hub: HubConfig, name: str) -> Pairing:
     from ...protocols.tokens import Scope
     from ..util.credentials import ensure_certificate
 
-    reachable = _reachable(parse_address(hub.address))
-    fingerprint = ensure_certificate(hub.certificate or CERTIFICATE, hub.key or KEY, [reachable.host])
+    reached = reachable(parse_address(hub.address))
+    fingerprint = ensure_certificate(hub.certificate or CERTIFICATE, hub.key or KEY, [reached.host])
     # The hub's configuration decides whose memory the device may see, if any.
     token = add_token(hub.tokens, name, scopes=(Scope.ATTACH, Scope.MEMORY)).token
-    return Pairing(address=str(reachable), token=token, fingerprint=fingerprint, name=name)
+    return Pairing(address=str(reached), token=token, fingerprint=fingerprint, name=name)
 
 
-def _reachable(address: Address) -> Address:
+def reachable(address: Address) -> Address:
     """Return the address at which other devices reach a server at `address`; for "all addresses", this machine's own."""
     if address.path:
         raise ConfigError("a device cannot reach a unix socket", hint="give the HOST:PORT that the hub listens at")
@@ -242,3 +247,61 @@ def _own_address() -> str:
         except OSError as error:
             raise ConfigError("this machine has no address in a network", hint="give the address with --address HOST:PORT") from error
         return str(probe.getsockname()[0])
+
+
+_MOST_CONTEXT: Final = 4096
+"""Tokens: a phone has memory for the key-value cache of no more."""
+_PART_BYTES: Final = 2 * 1024**3
+"""Bytes of one file that wllama can read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageModel:
+    """A model that tabs load from the hub."""
+
+    described: Mapping[str, Any]
+    """The page's JSON: name, context_tokens, parameters, takes_tools, and the sha256 and the bytes of each part."""
+    parts: Mapping[str, Path]
+    """The files, by their checksums in hexadecimal, in the order of the model."""
+
+
+def read_page_model(name: str, progress: Callable[[str, int, int], None]) -> PageModel:
+    """Read the header of a GGUF model and take the checksums of its files. `name` is a model of `nearfar models list`, or a path.
+
+    Raises `ModelNotFound` or `ModelError` for a model that tabs cannot load.
+    """
+    from ...device.gguf import model_parts, read_header
+    from ...device.store.download import sha256_of
+    from .agents import model_path  # which imports this module
+
+    path = model_path(name)
+    header = read_header(path)
+    files = model_parts(path)
+    if large := [file for file in files if file.stat().st_size > _PART_BYTES]:
+        raise ModelError(
+            f"{large[0].name} has more than 2 GiB, which no browser loads", hint="split it with llama-gguf-split --split-max-size 2G"
+        )
+    parts = {sha256_of(file, progress): file for file in files}
+    described = {
+        "name": path.stem,
+        "context_tokens": min(header.context_tokens or _MOST_CONTEXT, _MOST_CONTEXT),
+        "parameters": header.parameters,
+        "world": header.world,
+        "takes_tools": "tool" in (header.chat_template or ""),
+        "parts": [{"sha256": digest, "bytes": file.stat().st_size} for digest, file in parts.items()],
+    }
+    return PageModel(described=described, parts=parts)
+
+
+def engine_files() -> Path:
+    """Return the folder of wllama's files. Raises `ConfigError` if they are not installed."""
+    from ...device.store.browser_engine import require_engine
+
+    return require_engine()
+
+
+def fetch_engine(progress: Callable[[str, int, int], None], archives: Path | None) -> Path:
+    """Install wllama from npm's registry, or from the `archives` in a folder, and return where it is. Raises as `install_engine` does."""
+    from ...device.store.browser_engine import install_engine
+
+    return install_engine(progress, archives)

@@ -45,6 +45,7 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
     """A connection that ends if its client sends no request, or does not read what it is sent."""
 
     _limit: asyncio.TimerHandle | None = None
+    _is_upgraded = False
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - as uvicorn types it
         # asyncio does this itself only for sockets that name their protocol: without it, the second write of a response waits 40 ms.
@@ -54,12 +55,19 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._is_upgraded:
+            return  # its WebSocket has limits of its own
         if self.flow.write_paused:
             return  # further requests are no excuse for leaving the response unread
         if self.cycle is not None and not self.cycle.response_complete:
             self._end_after(None)
         elif self._limit is None:
             self._end_after(HANDSHAKE_SECONDS)
+
+    def handle_websocket_upgrade(self, *event: Any) -> None:  # noqa: ANN401 - h11's implementation is given an event, httptools' none
+        self._is_upgraded = True
+        self._end_after(None)
+        super().handle_websocket_upgrade(*event)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -171,13 +179,14 @@ async def serving_mcp(server: "MCPServer", config: ServeConfig, access: Access) 
 
 @asynccontextmanager
 async def serve_app(
-    make: Callable[[str], ASGIApp], address: Address, config: ServeConfig, *, drain: float
+    make: Callable[[str], ASGIApp], address: Address, config: ServeConfig, *, drain: float, frame_bytes: int = 0
 ) -> AsyncIterator[tuple[_Server, str]]:
-    """Serve an app at an address, and yield the server and its URL, with which `make` made the app. Raises `ConfigError`."""
+    """Serve an app at an address, and yield the server and its URL, with which `make` made the app. `frame_bytes`: the largest frame of a
+    WebSocket, 0 to refuse WebSockets. Raises `ConfigError`."""
     listening = _listen(address)
     url = _url(address, listening, is_secure=config.certificate is not None)
     try:
-        server = _Server(_settings(make(url), config, drain))
+        server = _Server(_settings(make(url), config, drain, frame_bytes))
     except BaseException:
         listening.close()
         raise
@@ -211,11 +220,14 @@ def _url(address: Address, listening: socket.socket, *, is_secure: bool) -> str:
     return f"{'https' if is_secure else 'http'}://{host}:{listening.getsockname()[1]}"
 
 
-def _settings(app: ASGIApp, config: ServeConfig, drain: float) -> uvicorn.Config:
+def _settings(app: ASGIApp, config: ServeConfig, drain: float, frame_bytes: int) -> uvicorn.Config:
     settings = uvicorn.Config(
         app,
         http=_Connection,
-        ws="none",
+        ws="websockets-sansio" if frame_bytes else "none",
+        ws_max_size=frame_bytes,
+        ws_per_message_deflate=False,  # a small frame cannot unpack to a large one
+        ws_ping_interval=None,  # both sides send heartbeats of their own
         lifespan="off",
         log_config=None,
         access_log=False,
