@@ -6,9 +6,11 @@ from typing import Final, NamedTuple
 
 from .html import Html, tag, text
 
-_WIDTH, _HEIGHT = 640, 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 16, 46
-_TICKS: Final = 5
+_WIDTH, _HEIGHT = 480, 340
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 34, 16, 46
+_NAMED, _LONGEST = 120, 250
+"""Start and length of the longest bar."""
+_TICKS: Final = 4
 _LEAST_SPAN: Final = 1e-9
 _LETTER: Final = 7.2
 """Width of a letter of a name."""
@@ -35,9 +37,9 @@ def bars(title: str, values: Mapping[str, float], *, unit: str) -> Html:
     rows: list[Html] = []
     for number, (name, value) in enumerate(ordered):
         top = number * 28
-        rows.append(tag("text", text(name, 24), x=0, y=top + 18))
-        rows.append(tag("rect", x=180, y=top + 4, width=f"{max(2.0, 360 * value / most):.1f}", height=18, rx=3, class_="mark"))
-        rows.append(tag("text", f"{value:,.4g}", x=f"{190 + 360 * value / most:.1f}", y=top + 18, class_="soft"))
+        rows.append(tag("text", text(name, 16), x=0, y=top + 18))
+        rows.append(tag("rect", x=_NAMED, y=top + 4, width=f"{max(2.0, _LONGEST * value / most):.1f}", height=18, rx=3, class_="mark"))
+        rows.append(tag("text", f"{value:,.4g}", x=f"{_NAMED + 10 + _LONGEST * value / most:.1f}", y=top + 18, class_="soft"))
     label = f"{title}, in {unit}: " + "; ".join(f"{name} {value:.4g}" for name, value in ordered)
     return _figure(title, tag("svg", rows, viewBox=f"0 0 {_WIDTH} {28 * len(ordered) + 4}", role="img", aria_label=label))
 
@@ -124,7 +126,7 @@ def _drawn(mark: Mark, scale: _Scale) -> Iterator[Html]:
 
 def _names(marks: Sequence[Mark], scale: _Scale) -> Iterator[Html]:
     """Yield the names, each at the nearest place to its point where it covers no point and no other name."""
-    taken = [(scale.x(mark.across) - 7, scale.y(mark.up) - 7, 14.0, 14.0) for mark in marks]
+    taken = [box for mark in marks for box in _covered(mark, scale)]
     for mark in sorted(marks, key=lambda each: each.up):
         shown = mark.name if len(mark.name) <= 26 else mark.name[:25] + "…"
         wide = _LETTER * len(shown)
@@ -136,6 +138,18 @@ def _names(marks: Sequence[Mark], scale: _Scale) -> Iterator[Html]:
         box = min(inside or places, key=lambda place: sum(_shared(place, other) for other in taken))
         taken.append(box)
         yield tag("text", text(shown), x=f"{box[0]:.1f}", y=f"{box[1] + 12:.1f}", class_="name")
+
+
+def _covered(mark: Mark, scale: _Scale) -> Iterator[tuple[float, float, float, float]]:
+    """Yield the boxes that a point and its intervals cover."""
+    x, y = scale.x(mark.across), scale.y(mark.up)
+    yield x - 7, y - 7, 14.0, 14.0
+    if mark.across_range is not None:
+        low, high = map(scale.x, mark.across_range)
+        yield low, y - 2, high - low, 4.0
+    if mark.up_range is not None:
+        low, high = map(scale.y, mark.up_range)
+        yield x - 2, high, 4.0, low - high
 
 
 def _around(wide: float, far: int) -> Sequence[tuple[float, float]]:

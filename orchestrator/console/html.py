@@ -40,18 +40,23 @@ def text(value: str, most: int = LONGEST_TEXT) -> Html:
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Child]], *, empty: Child = "Nothing yet.") -> Html:
     """Return a table that scrolls where it is too wide; without rows, the sentence `empty`."""
-    body = [tag("tr", [tag("td", cell) for cell in row]) for row in rows]
+    body = [_row(head, row) for row in rows]
     if not body:
         return tag("p", empty, class_="empty")
-    heads = tag("thead", tag("tr", [tag("th", name, scope="col") for name in head]))
+    heads = tag("thead", tag("tr", [tag("th", name, scope="col", role="columnheader") for name in head], role="row"), role="rowgroup")
     return tag(
         "div",
-        tag("table", tag("caption", caption), heads, tag("tbody", body)),
+        tag("table", tag("caption", caption), heads, tag("tbody", body, role="rowgroup"), role="table"),
         class_="wide",
         tabindex=0,
         role="region",
         aria_label=caption,
     )
+
+
+def _row(head: Sequence[str], cells: Sequence[Child]) -> Html:
+    """Return a row. Its roles are a table's own: they remain where a narrow screen shows it as a list of named cells."""
+    return tag("tr", [tag("td", cell, data_name=name, role="cell") for name, cell in zip(head, cells, strict=True)], role="row")
 
 
 def facts(pairs: Iterable[tuple[str, Child]]) -> Html:

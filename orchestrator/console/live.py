@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class Channel:
     """One view that pages may have open, such as the list of runs: it is rendered for all of them together."""
 
-    def __init__(self, render: Render, period: float) -> None:
+    def __init__(self, render: Render, period: float = PERIOD) -> None:
         self._render = render
         self._period = period
         self._viewers = 0

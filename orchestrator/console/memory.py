@@ -158,7 +158,7 @@ def _erase_form() -> Html:
 
 
 class _Erasure(NamedTuple):
-    """Everything that an erasure would remove."""
+    """What an erasure would remove."""
 
     items: Sequence[ItemAddress]
     examples: Sequence[str]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from ...protocols import ConfigError, NearfarError, Sensitivity, Side
@@ -21,7 +22,7 @@ _LONGEST: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """Content of the page's form."""
+    """What the page's form holds."""
 
     text: str
     over: str
@@ -60,11 +61,11 @@ async def _page(view: View, draft: _Draft, *, above: Html | None = None, below: 
     assert view.console.file is not None, "without one, there is no form"
     checked = await in_thread(_checked, view.console, draft.text)
     policy = view.console.hybrid.policy
-    force = f"In force: preset {policy.preset}, strategy {policy.strategy}, mode {policy.mode}, {len(policy.rules)} rules."
-    return PageContent("Policy", join([above, tag("p", force, class_="lead"), _form(view, draft, checked), below]))
+    force = f"In force: preset {policy.preset}, strategy {policy.strategy}, mode {policy.mode}, rules: {len(policy.rules)}."
+    return PageContent("Policy", join([above, tag("p", force, class_="lead"), _form(view, view.console.file, draft, checked), below]))
 
 
-def _form(view: View, draft: _Draft, checked: Html) -> Html:
+def _form(view: View, file: Path, draft: _Draft, checked: Html) -> Html:
     # The first line end of a text area is left out by browsers.
     editor = tag(
         "textarea", Html("\n"), text(draft.text, len(draft.text)), name="text", class_="code", required=True, spellcheck="false", rows=24
@@ -75,7 +76,7 @@ def _form(view: View, draft: _Draft, checked: Html) -> Html:
     return tag(
         "form",
         hidden,
-        field(f"{view.console.file}", editor),
+        field(file.name, editor),
         tag("div", checked, id="checked", role="status"),
         tag("div", _button("check", "Check"), _button("simulate", "Simulate the change"), _button("save", "Save"), class_="actions"),
         tag("h2", "Explain a prompt under this text"),
@@ -101,7 +102,7 @@ def _checked(console: Console, content: str) -> Html:
     found = config_findings(config, _sides(console))
     if not found:
         return tag("p", "This text can be used.", class_="problem fine")
-    return tag("div", tag("p", "This text can be used, but:"), tag("ul", list(_findings(found))), class_="problem")
+    return tag("div", tag("p", "This text can be used, but:"), tag("ul", list(_findings(found))), class_="problem doubt")
 
 
 def _config(console: Console, content: str) -> Config:

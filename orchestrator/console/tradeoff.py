@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from ...protocols import ConfigError
-from ..routing.run_records import RunRecord, arm_of
+from ..routing.run_records import arm_of
 from ..task.modes import Strategy
 from ..task.policy import Policy
 from ..task.results import Result
@@ -77,37 +77,41 @@ def _worlds(recorded: Path, policy: Policy, measure: str) -> Html:
 
 
 def _world(outcomes: "Outcomes", world: str, policy: Policy, measure: str) -> Html:
-    found = list(_costed(outcomes, world, policy))
-    marks = [(each, mark) for each in found if (mark := each.mark(measure)) is not None]
-    front = _front([mark for _, mark in marks])
-    drawn = _most_telling([mark for _, mark in marks], front)
-    here = [each for each in found if each.css == "here"]
+    here, told = _like(outcomes, world, policy)
+    found = list(_costed(outcomes, world, here))
+    marks = [mark for each in found if (mark := each.mark(measure)) is not None]
+    front = _front(marks)
+    drawn = _most_telling(marks, front)
     title = f"Score against {measure} per task, world {world}; the dashed line joins what nothing beats in both"
     chart = scatter(title, drawn, across=f"{measure} per task", up="score", front=[(mark.across, mark.up) for mark in front])
     rows = [_cells(each) for each in sorted(found, key=lambda each: -each.score.value)]
     figures = table(f"Means per task in the world {world}", ("configuration", "score", *MEASURES), rows)
-    return join([tag("h2", f"World {world}"), tag("p", _here_text(policy, here)), chart, figures])
+    return join([tag("h2", f"World {world}"), tag("p", text(told)), chart, figures])
 
 
-def _costed(outcomes: "Outcomes", world: str, policy: Policy) -> Iterator[_Costed]:
+def _costed(outcomes: "Outcomes", world: str, here: Sequence[str]) -> Iterator[_Costed]:
     for label in outcomes.configurations(world):
         score, record = outcomes.estimate(world, label, "score"), outcomes.first(world, label)
         if score is not None and not record.oracle and not outcomes.is_shadow(world, label):
             costs = {measure: outcomes.estimate(world, label, measure) for measure in MEASURES}
-            yield _Costed(label, score, costs, _css(record, policy))
+            side = {Strategy.DEVICE: "near", Strategy.CLOUD: "far"}.get(Strategy(record.strategy), "")
+            yield _Costed(label, score, costs, "here" if label in here else side)
 
 
-def _css(record: RunRecord, policy: Policy) -> str:
-    if _is_policy(record, policy):
-        return "here"
-    return {Strategy.DEVICE: "near", Strategy.CLOUD: "far"}.get(Strategy(record.strategy), "")
-
-
-def _is_policy(record: RunRecord, policy: Policy) -> bool:
-    """Return whether the run was served as the policy serves tasks: by the same strategy with the same knobs."""
-    arm = arm_of(record)
-    knobs = {name: value for name, value in arm.knobs.items() if name != "mode"}
-    return arm.strategy is policy.strategy and _agrees(knobs, policy.model_dump(mode="json"))
+def _like(outcomes: "Outcomes", world: str, policy: Policy) -> tuple[list[str], str]:
+    """Return the configurations that serve tasks as the policy does, or else those of its strategy, and a sentence that names them."""
+    of_strategy = {
+        label: arm for label in outcomes.configurations(world) if (arm := arm_of(outcomes.first(world, label))).strategy is policy.strategy
+    }
+    settings = policy.model_dump(mode="json")
+    exact = [label for label, arm in of_strategy.items() if _agrees({**arm.knobs, "mode": settings["mode"]}, settings)]
+    if exact:
+        return exact, f"You are here: {', '.join(exact)}, the large point."
+    if of_strategy:
+        return [*of_strategy], f"You are near {', '.join(of_strategy)}, the large points: your strategy, with other settings."
+    if policy.strategy is Strategy.AUTO:
+        return [], "Strategy auto chooses one of these for each task."
+    return [], f"The sweep has no configuration with your strategy, {policy.strategy}."
 
 
 def _agrees(knobs: Mapping[str, Any], policy: Mapping[str, Any]) -> bool:
@@ -115,14 +119,6 @@ def _agrees(knobs: Mapping[str, Any], policy: Mapping[str, Any]) -> bool:
         _agrees(value, policy[name]) if isinstance(value, Mapping) and isinstance(policy.get(name), Mapping) else policy.get(name) == value
         for name, value in knobs.items()
     )
-
-
-def _here_text(policy: Policy, here: Sequence[_Costed]) -> str:
-    if here:
-        return f"You are here: {', '.join(each.label for each in here)}, the large point."
-    if policy.strategy is Strategy.AUTO:
-        return "You are on the front: strategy auto chooses one of these for each task."
-    return f"The sweep has no configuration like yours (strategy {policy.strategy}): add it by nearfar sweep --configurations."
 
 
 def _front(marks: Sequence[Mark]) -> list[Mark]:
@@ -147,6 +143,8 @@ _FORMS: Final = {"score": ".1%", "dollars": ".5f", "seconds": ".2f", "joules": "
 
 def _interval(figure: "IntervalEstimate | None", measure: str) -> str:
     form = _FORMS[measure]
+    if figure is not None and not any((figure.value, figure.low, figure.high)):
+        return "0"
     return "unknown" if figure is None else f"{figure.value:{form}} [{figure.low:{form}}, {figure.high:{form}}]"
 
 

@@ -85,7 +85,6 @@ _ANSWERS: Final = {
     "contract": "Clause 9 caps the liability at the fees of the last twelve months; clause 11 excludes lost profits.",
     "lamp": "Unplug the lamp, open the cap with a flat screwdriver, and fit a GU10 bulb of at most 5 watts.",
 }
-_HARD: Final = ("contract", "prove")
 
 
 @tool(approval=True)

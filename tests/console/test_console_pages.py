@@ -172,7 +172,7 @@ async def test_a_view_is_rendered_once_for_all_who_watch_it_and_not_for_nobody()
         rendered += 1
         return dict(shown)
 
-    channel = Channel(render, period=0.01)
+    channel = Channel(render)
     async with aclosing(channel.view()) as first, aclosing(channel.view()) as second, asyncio.timeout(20):
         assert await anext(first) == await anext(second) == {"list": "a"}
         shown["list"] = "b"

@@ -46,7 +46,7 @@ async def test_hostile_texts_execute_nothing_and_break_no_page(tmp_path: Path) -
             assert await browser.page.evaluate("window.hacked") is None
 
 
-@pytest.mark.parametrize(("button", "then"), [("Approve", "sent 40 euros"), ("Deny", "denied")])
+@pytest.mark.parametrize(("button", "then"), [("Approve", "sent 40 euros"), ("Deny", "the user")])
 async def test_a_waiting_call_is_decided_by_a_click(tmp_path: Path, button: str, then: str) -> None:
     async with busy(tmp_path) as console, browsing(console) as browser:
         run = next(run.id for run in console.hybrid.runs.list() if run.title == WAITS)
@@ -135,5 +135,5 @@ async def test_a_device_is_paired_by_a_code(tmp_path: Path) -> None:
         await page.get_by_label("Name of the device").fill("tablet")
         await page.get_by_role("button", name="Show its pairing code").click()
         await page.get_by_role("img", name=re.compile("QR code")).wait_for()
-        assert "nearfar" in await page.get_by_label("The line").input_value()
+        assert "nearfar" in await page.get_by_role("textbox", name="The line").input_value()
         assert (await browser.violations(), browser.complaints) == ([], [])
