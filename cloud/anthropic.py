@@ -154,6 +154,7 @@ class AnthropicDecoder:
         """Output was counted. `message_start` reports 1 token before there is any."""
         self._model: str | None = None
         self._reason: str | None = None
+        self._stop: str | None = None
         self._stopped = False
 
     @property
@@ -173,7 +174,9 @@ class AnthropicDecoder:
             case "content_block_delta":
                 return self._delta(as_count(chunk.get("index")), as_object(chunk.get("delta")))
             case "message_delta":
-                self._reason = as_text(as_object(chunk.get("delta")).get("stop_reason")) or self._reason
+                delta = as_object(chunk.get("delta"))
+                self._reason = as_text(delta.get("stop_reason")) or self._reason
+                self._stop = as_text(delta.get("stop_sequence")) or self._stop
                 self._has_counted = self._has_counted or as_count(as_object(chunk.get("usage")).get("output_tokens")) > 0
                 # Counts grow up to the end. Servers that count the prompt at the start alone send 0 or nothing here.
                 self._usage |= {name: value for name, value in as_object(chunk.get("usage")).items() if value}
@@ -189,7 +192,7 @@ class AnthropicDecoder:
         if self._reason not in _REASONS:
             raise InvalidOutput(f"the provider stopped for a reason that a step cannot have: {self._reason[:40]!r}")
         calls = tuple(self._call(index) for index, block in sorted(self._blocks.items()) if block.get("type") == "tool_use")
-        return Ending(_REASONS[self._reason], calls, _usage(self._usage), self._model, parts=self._parts())
+        return Ending(_REASONS[self._reason], calls, _usage(self._usage), self._model, parts=self._parts(), stop=self._stop)
 
     def _delta(self, index: int, delta: JsonObject) -> str:
         block = self._blocks.setdefault(index, {})

@@ -50,6 +50,8 @@ class Ending:
     confidence: float | None = None
     logprobs: tuple[JsonObject, ...] = ()
     """The text's tokens in the form of OpenAI's chat completions, if the provider reports them."""
+    stop: str | None = None
+    """The stop sequence that ended the text, if the provider names it."""
     parts: tuple[JsonObject, ...] = ()
     """The turn in the provider's own form, which it expects back unchanged; empty if text and calls say everything."""
 

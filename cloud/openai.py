@@ -208,6 +208,7 @@ class OpenAIDecoder:
     def __init__(self) -> None:
         self._calls: list[_Call] = []
         self._reason: str | None = None
+        self._stop: str | None = None
         self._refused = False
         self._usage: Usage | None = None
         self._model: str | None = None
@@ -236,6 +237,7 @@ class OpenAIDecoder:
             model=self._model,
             confidence=self._confidence.value,
             logprobs=tuple(self._logprobs),
+            stop=self._stop,
             parts=tuple(call.whole_again() for call in self._calls) if any(call.extra for call in self._calls) else (),
         )
 
@@ -251,6 +253,7 @@ class OpenAIDecoder:
                 self._logprobs.append(token)
         self._refused = self._refused or bool(as_text(delta.get("refusal")))
         self._reason = as_text(choice.get("finish_reason")) or self._reason
+        self._stop = as_text(choice.get("stop_reason")) or self._stop  # vLLM's, where a sequence ended the text
         return _said(delta.get("content"))
 
     def _piece(self, piece: JsonObject) -> None:

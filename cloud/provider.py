@@ -348,7 +348,8 @@ class _Answer:
         except EndedEarly as early:
             error = StepLost if self.has_begun else InvalidOutput
             raise error(early.message, hint=early.hint) from None
-        return replace(ending, reason=FinishReason.STOP, calls=(), parts=()) if self._cutter.has_stopped else ending
+        stop = self._cutter.stopped_at
+        return ending if stop is None else replace(ending, reason=FinishReason.STOP, calls=(), parts=(), stop=stop)
 
     def rest(self) -> str:
         """Return the text that remains when the stream has ended."""

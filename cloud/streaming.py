@@ -121,16 +121,23 @@ class StopCutter:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
         self._held = ""
-        self.has_stopped = False
+        self.stopped_at: str | None = None
+        """The sequence at which the text has ended."""
+
+    @property
+    def has_stopped(self) -> bool:
+        return self.stopped_at is not None
 
     def cut(self, text: str) -> str:
         """Return the new part of the text that may be shown."""
         if not self._stops or self.has_stopped:
             return "" if self.has_stopped else text
         text = self._held + text
-        found = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
-        self.has_stopped = bool(found)
-        end = min(found)[1] if found else len(text) - self._length_of_a_beginning(text)
+        found = [(place + len(stop), place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if found:
+            _, end, self.stopped_at = min(found)
+        else:
+            end = len(text) - self._length_of_a_beginning(text)
         self._held = "" if found else text[end:]
         return text[:end]
 
@@ -185,6 +192,7 @@ def finished(ending: Ending, usage: Usage, request: StepRequest, *, provider: st
         confidence=ending.confidence,
         state=_state(ending, provider, model),
         logprobs=() if request.top_logprobs is None else _logprobs(ending.logprobs, request.top_logprobs),
+        stop=ending.stop if ending.stop in request.stop and not called else None,
     )
 
 

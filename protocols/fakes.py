@@ -171,8 +171,8 @@ class ScriptedAgent:
         reply = self._answer(request)
         items = reply if isinstance(reply, Sequence) and not isinstance(reply, str) else (reply,)
         max_tokens = min((bound for bound in bounds if bound is not None), default=None)
-        kept, reason = _cut(items, stop=request.stop, max_tokens=max_tokens)
-        return _Plan(items=kept, reason=reason, input_tokens=input_tokens)
+        kept, reason, stop = _cut(items, stop=request.stop, max_tokens=max_tokens)
+        return _Plan(items=kept, reason=reason, stop=stop, input_tokens=input_tokens)
 
     async def _perform(self, item: ScriptItem, request: StepRequest, deadline: float | None) -> StepEvent | None:
         """Return the event of one script item, at its time."""
@@ -202,7 +202,9 @@ class ScriptedAgent:
             parse_output(plan.text, request.output_schema)
         usage = Usage(input_tokens=plan.input_tokens, output_tokens=plan.output_tokens)
         logprobs = () if request.top_logprobs is None else self._logprobs(plan.text, request.top_logprobs)
-        return Finished(reason=plan.reason, usage=usage, model=self._card.model, confidence=self._confidence, logprobs=logprobs)
+        return Finished(
+            reason=plan.reason, usage=usage, model=self._card.model, confidence=self._confidence, logprobs=logprobs, stop=plan.stop
+        )
 
     def _logprobs(self, text: str, top: int) -> tuple[TokenLogprob, ...]:
         """Return the tokens of a text, each as sure as the agent is of all of them."""
@@ -238,6 +240,7 @@ class _Plan:
 
     items: tuple[ScriptItem, ...]
     reason: FinishReason
+    stop: str | None
     input_tokens: int
 
     @property
@@ -271,16 +274,19 @@ def _as_waiting(pace: Pace) -> Callable[[], Awaitable[object]] | None:
     return partial(anyio.sleep, pace) if pace else None
 
 
-def _cut(items: Sequence[ScriptItem], *, stop: Sequence[str], max_tokens: int | None) -> tuple[tuple[ScriptItem, ...], FinishReason]:
-    """Cut `items` at the first stop sequence or after `max_tokens` of text. Return them with the reason why the step ends."""
+def _cut(
+    items: Sequence[ScriptItem], *, stop: Sequence[str], max_tokens: int | None
+) -> tuple[tuple[ScriptItem, ...], FinishReason, str | None]:
+    """Cut `items` at the first stop sequence or after `max_tokens` of text. Return them with the reason why the step ends, and the stop
+    sequence that did it."""
     text = "".join(item for item in items if isinstance(item, str))
-    end = min((text.find(sequence) for sequence in stop if sequence in text), default=len(text))
+    end, found = min(((text.find(sequence), sequence) for sequence in stop if sequence in text), default=(len(text), None))
     token_ends = [match.end() for match in _TOKEN.finditer(text)] if max_tokens is not None else []
     if max_tokens is not None and len(token_ends) > max_tokens and token_ends[max_tokens - 1] < end:
-        return _up_to(items, token_ends[max_tokens - 1]), FinishReason.LENGTH
+        return _up_to(items, token_ends[max_tokens - 1]), FinishReason.LENGTH, None
     kept = tuple(items) if end == len(text) else _up_to(items, end)
     calls = any(isinstance(item, ToolCall) for item in kept)
-    return kept, FinishReason.TOOL_CALLS if calls else FinishReason.STOP
+    return (kept, FinishReason.TOOL_CALLS, None) if calls else (kept, FinishReason.STOP, found)
 
 
 def _up_to(items: Sequence[ScriptItem], end: int) -> tuple[ScriptItem, ...]:

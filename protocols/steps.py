@@ -387,6 +387,8 @@ class Finished(Value):
     """State that belongs to the message of the step's text and calls; None if the agent needs nothing back."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """The text's tokens, if the request set `top_logprobs`."""
+    stop: str | None = None
+    """The sequence of `StepRequest.stop` that ended the text; None: none did, or the agent does not tell."""
 
     @model_validator(mode="after")
     def _counts_are_of_one_step(self) -> Self:

@@ -285,6 +285,7 @@ def _finished_to_proto(finished: Finished) -> pb.Finished:
         saved=None if finished.saved is None else pb.Usage(**finished.saved.model_dump()),
         state=_state_to_proto(finished.state),
         logprobs=[pb.TokenLogprob(**one.model_dump()) for one in finished.logprobs],
+        stop=finished.stop,
     )
 
 
@@ -298,6 +299,7 @@ def _finished_from_proto(message: pb.Finished) -> Finished:
         saved=Usage(**_present(message.saved)) if message.HasField("saved") else None,
         state=_state_from_proto(message.state) if message.HasField("state") else None,
         logprobs=tuple(map(_logprob_from_proto, message.logprobs)),
+        stop=message.stop if message.HasField("stop") else None,
     )
 
 

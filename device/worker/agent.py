@@ -221,6 +221,7 @@ def _finished_event(payload: dict[str, JsonValue], model: str) -> Finished:
         confidence=cast("float | None", payload["confidence"]),
         performance=None if performance is None else Performance.model_validate(performance),
         logprobs=tuple(map(TokenLogprob.model_validate, cast("list[JsonValue]", payload["logprobs"]))),
+        stop=cast("str | None", payload["stop"]),
     )
 
 

@@ -225,6 +225,8 @@ class Generation:
         self.logprobs: list[JsonValue] = []
         """Tokens of the text as `TokenLogprob`, if the request asks for them."""
         self.finished: FinishReason | None = None
+        self.marker: str | None = None
+        """The marker that ended the text, if one did."""
         self.prologue: tuple[int, ...] = ()
         """Tokens that the output begins with whatever the model thinks; decoded along with the prompt."""
         self._phase = self._free
@@ -317,6 +319,7 @@ class Generation:
             surplus = min(shown.surplus, len(piece) - 1)
             # The token's bytes after the opener were not chosen under the call's grammar: the call begins right after the opener.
             return self._open_call(self._retokenize(piece[: len(piece) - surplus]) if surplus else (token,))
+        self.marker = shown.marker
         return self._finish(FinishReason.STOP)
 
     def _pick_free(self, logits: Logits) -> int:

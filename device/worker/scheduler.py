@@ -68,6 +68,7 @@ class StepState:
             "output_tokens": generation.output_tokens,
             "confidence": generation.confidence,
             "logprobs": generation.logprobs,
+            "stop": generation.marker if generation.marker in self.request.stop else None,
             "performance": performance.model_dump(mode="json"),
         }
 

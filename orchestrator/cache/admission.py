@@ -100,6 +100,8 @@ def objection_to_reply(reply: StepReply, *, minimum_confidence: float) -> str | 
         return "it calls tools: what they return, and what they change, is not the cache's to repeat"
     if finished.reason is not FinishReason.STOP:
         return "it was cut off"
+    if finished.stop is not None:
+        return "a stop sequence ended it, which would have to be told each time"
     if not reply.text.strip():
         return "it is empty"
     if finished.confidence is not None and finished.confidence < minimum_confidence:

@@ -115,6 +115,7 @@ def turn_of(result: Result, asked: AskedTurn, pool: AgentPool, *, heard: str = "
         text=heard or _BETWEEN.join(text for text in said if text),
         calls=calls,
         finish_reason=reason,
+        stop=None if last is None or reason is not FinishReason.STOP else last.stop,
         output=result.output,
         agent=result.agent,
         side=result.side,

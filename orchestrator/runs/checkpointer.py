@@ -23,6 +23,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from ...protocols import Cancelled, StoreUnavailable, Unsupported
 from ..storage.writer import DatabaseSession, TableDatabase, Writer
 from ..util.runtime import in_thread
+from .attached import LEAST_BYTES, Contents, keep_attachments, read_attachments, with_attachments, without_attachments
 from .leases import check_lease
 from .run import EPOCH, PART, VERSION, Lease, damaged_run
 
@@ -122,22 +123,33 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
         if metadata.get("counters_since_delta_snapshot"):
             raise Unsupported("this checkpointer keeps no differences, which DeltaChannel writes", hint="use LangGraph's own checkpointer")
         run, namespace = _place(config)
-        kind, content = self.serde.dumps_typed(checkpoint)
+        kind, content, attached = self._dumped(config, checkpoint)
         parent = get_checkpoint_id(config)
         told = json.dumps(get_checkpoint_metadata(config, metadata))
         row = (run, namespace, run, checkpoint["id"], parent, VERSION, kind, content, _checksum(kind, content, told), told)
-        return partial(_put_checkpoint, lease=_lease(config), row=row)
+        return partial(_put_checkpoint, lease=_lease(config), row=row, attached=attached)
 
     def _put_pending(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str, path: str) -> "partial[None]":
         run, namespace = _place(config)
         identifier = get_checkpoint_id(config)
         rows = []
+        attached: Contents = {}
         for place, (channel, value) in enumerate(writes):
-            kind, content = self.serde.dumps_typed(value)
+            kind, content, found = self._dumped(config, value)
+            attached |= found
             place_of = WRITES_IDX_MAP.get(channel, place)
             rows.append((run, namespace, identifier, task, place_of, path, channel, kind, content, _checksum(kind, content, channel)))
         replaces = all(channel in WRITES_IDX_MAP for channel, _ in writes)
-        return partial(_put_pending, lease=_lease(config), rows=rows, replaces=replaces)
+        return partial(_put_pending, lease=_lease(config), rows=rows, replaces=replaces, attached=attached)
+
+    def _dumped(self, config: RunnableConfig, value: Any) -> tuple[str, bytes, Contents]:  # noqa: ANN401 - a value of any channel
+        """Return a value as it is stored, and the attachments that were taken out of it. Graphs of the app's own keep them."""
+        kind, content = self.serde.dumps_typed(value)
+        attached: Contents = {}
+        if _lease(config) is not None and len(content) >= LEAST_BYTES:
+            plain = without_attachments(value, attached)
+            kind, content = self.serde.dumps_typed(plain) if attached else (kind, content)
+        return kind, content, attached
 
     def _list(self, config: RunnableConfig | None, wanted: dict[str, Any], before: RunnableConfig | None) -> Tuples:
         asked = {} if config is None else config["configurable"]
@@ -160,7 +172,8 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
         if version > VERSION:
             message = f"the checkpoint of run {run} is of version {version}, and this nearfar knows version {VERSION}"
             raise StoreUnavailable(message, hint="update nearfar on this machine")
-        checkpoint = self._load(run, kind, content, checksum, metadata)
+        attached = read_attachments(session, run)
+        checkpoint = self._load(run, kind, content, checksum, metadata, attached)
         if not isinstance(checkpoint, dict) or any(name not in checkpoint for name in _PARTS):
             raise damaged_run(run)
         place: RunnableConfig = {"configurable": {"thread_id": run, "checkpoint_ns": namespace.removeprefix(part)}}
@@ -169,22 +182,27 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
             checkpoint=checkpoint,  # type: ignore[arg-type]  # a TypedDict, whose parts are there
             metadata=json.loads(metadata),
             parent_config=None if parent is None else _config(place, parent),
-            pending_writes=self._pending(session, run, namespace, identifier),
+            pending_writes=self._pending(session, (run, namespace, identifier), attached),
         )
 
-    def _pending(self, session: DatabaseSession, run: str, namespace: str, checkpoint: str) -> Pending:
+    def _pending(self, session: DatabaseSession, behind: tuple[str, str, str], attached: Contents) -> Pending:
+        """Return the writes behind a checkpoint, which its run, namespace and id name."""
         query = (
             "SELECT task, channel, kind, content, checksum FROM pending WHERE run = ? AND namespace = ? AND checkpoint = ? "
             "ORDER BY path, task, place"
         )
-        rows = session.execute(query, (run, namespace, checkpoint)).fetchall()
-        return [(task, channel, self._load(run, kind, content, checksum, channel)) for task, channel, kind, content, checksum in rows]
+        rows = session.execute(query, behind).fetchall()
+        return [
+            (task, channel, self._load(behind[0], kind, content, checksum, channel, attached))
+            for task, channel, kind, content, checksum in rows
+        ]
 
-    def _load(self, run: str, kind: str, content: bytes, checksum: int, told: str) -> Any:  # noqa: ANN401 - a value of any channel
+    def _load(self, run: str, kind: str, content: bytes, checksum: int, told: str, attached: Contents) -> Any:  # noqa: ANN401 - a value of any channel
         try:
             if kind not in _KINDS or _checksum(kind, content, told) != checksum:
                 raise damaged_run(run)
-            return self.serde.loads_typed((kind, content))
+            value = self.serde.loads_typed((kind, content))
+            return with_attachments(value, attached, run) if attached else value
         except (ValueError, TypeError) as error:
             raise damaged_run(run) from error
 
@@ -195,11 +213,11 @@ def _checksum(kind: str, content: bytes, told: str) -> int:
 
 
 def drop_checkpoints(session: DatabaseSession, *, run: str) -> None:
-    for table in ("checkpoints", "pending"):
+    for table in ("checkpoints", "pending", "attachments"):
         session.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
 
-def _put_checkpoint(session: DatabaseSession, *, lease: Lease | None, row: Sequence[Any]) -> bool:
+def _put_checkpoint(session: DatabaseSession, *, lease: Lease | None, row: Sequence[Any], attached: Contents) -> bool:
     """Store a checkpoint, a run's in place of the one before. Return whether the run is to be cancelled: it then ends here, with all its
     work stored."""
     is_cancelled = False
@@ -207,13 +225,17 @@ def _put_checkpoint(session: DatabaseSession, *, lease: Lease | None, row: Seque
         is_cancelled = check_lease(session, lease, steps=1)
         for table in ("checkpoints", "pending"):
             session.execute(f"DELETE FROM {table} WHERE run = ? AND namespace = ?", row[:2])
+        keep_attachments(session, lease.run, attached)
     session.execute(_PUT, row)
     return is_cancelled
 
 
-def _put_pending(session: DatabaseSession, *, lease: Lease | None, rows: Sequence[Sequence[Any]], replaces: bool) -> None:
+def _put_pending(
+    session: DatabaseSession, *, lease: Lease | None, rows: Sequence[Sequence[Any]], replaces: bool, attached: Contents
+) -> None:
     if lease is not None:
         check_lease(session, lease)
+        keep_attachments(session, lease.run, attached)
     for row in rows:
         session.execute(_PUT_PENDING + (_REPLACE if replaces else "NOTHING"), row)
 

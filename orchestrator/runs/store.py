@@ -16,6 +16,7 @@ from ..storage.sqlite_files import Naming
 from ..storage.writer import Change, DatabaseSession, TableDatabase, Tables, Writer
 from ..task.stores import RunsConfig
 from ..util.runtime import in_thread
+from .attached import TABLES as ATTACHMENTS
 from .effects import TABLES as EFFECTS
 from .leases import LocalOwners, Owners, SharedOwners, check_lease
 from .responses import TABLES as RESPONSES
@@ -66,7 +67,7 @@ NAMING: Final = Naming("run store", recovery="name another [runs] folder, or mov
 _COLUMNS: Final = "run, number, user_name, state, strategy, title, steps, epoch, owner, began, ended_at, version"
 _ENDED: Final = (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
 _SECONDS_PER_DAY: Final = 86_400
-_TABLES: Final = ("checkpoints", "pending", "effects", "tasks", "outcomes", "turns", "responses", "runs")
+_TABLES: Final = ("checkpoints", "pending", "attachments", "effects", "tasks", "outcomes", "turns", "responses", "runs")
 
 
 class RunStore:
@@ -99,6 +100,7 @@ class RunStore:
         database.require(EFFECTS)
         database.require(SESSIONS)
         database.require(RESPONSES)
+        database.require(ATTACHMENTS)
         self.writer = Writer(database)
 
     @classmethod

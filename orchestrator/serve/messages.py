@@ -42,7 +42,7 @@ class Messages(TurnDialect):
     def whole(self, incoming: Incoming, asked: AskedOfTurn, turn: Turn) -> Mapping[str, Any]:
         text = [{"type": "text", "text": turn.text}] if turn.text else []
         calls = [{"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)} for call in turn.calls]
-        told = {"content": [*text, *calls], "stop_reason": _REASONS[turn.finish_reason]}
+        told = {"content": [*text, *calls], **_end(turn)}
         return {**_shell(incoming, turn.model, turn.usage), **told, "nearfar": turn_object(turn, asked.warnings, debug=asked.debug)}
 
     def encoder(self, incoming: Incoming, asked: AskedOfTurn) -> Encoder:
@@ -76,9 +76,8 @@ class MessageEncoder(Encoder):
     def finish(self, turn: Turn) -> bytes:
         text = self._stop() if self._is_in_text else b""
         calls = b"".join(self._call(call) for call in turn.calls)
-        delta = {"stop_reason": _REASONS[turn.finish_reason], "stop_sequence": None}
         told = turn_object(turn, self._asked.warnings, debug=self._asked.debug)
-        return text + calls + _event("message_delta", delta=delta, usage=_usage(turn.usage)) + _event("message_stop", nearfar=told)
+        return text + calls + _event("message_delta", delta=_end(turn), usage=_usage(turn.usage)) + _event("message_stop", nearfar=told)
 
     def fail(self, error: NearfarError) -> bytes:
         return event(orjson.dumps(anthropic_error(error, self._incoming.run)), name="error")
@@ -114,6 +113,10 @@ def _shell(incoming: Incoming, model: str, usage: Usage) -> Json:
         "stop_sequence": None,
         "usage": _usage(usage),
     }
+
+
+def _end(turn: Turn) -> Json:
+    return {"stop_reason": _REASONS[turn.finish_reason] if turn.stop is None else "stop_sequence", "stop_sequence": turn.stop}
 
 
 def _usage(usage: Usage) -> Json:

@@ -188,7 +188,7 @@ async def with_idle_timeout(events: AsyncIterator[StepEvent], timeouts: IdleTime
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, Stalled, StepLost)
 """Failures that may come after the model has worked, also where nothing was heard of it."""
 
-_TOLD = ("model", "usage", "confidence", "performance", "saved", "logprobs")
+_TOLD = ("model", "usage", "confidence", "performance", "saved", "logprobs", "stop")
 _TELLING = 1.0
 """Seconds; that an agent did not answer in less says nothing of it."""
 _GRACE = 0.5

@@ -125,6 +125,8 @@ class Call(Value):
     """Class name of the error, if the call failed."""
     finish_reason: FinishReason | None = None
     """Why the model stopped; None: the call failed."""
+    stop: str | None = None
+    """The stop sequence that ended the text; None: none did, or the agent does not tell."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Tokens of the text with their log-probabilities, if the task's sampling set `top_logprobs`."""
     is_cut_short: bool = False

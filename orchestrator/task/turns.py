@@ -109,6 +109,8 @@ class Turn(Value):
     """Calls of the caller's tools, whose results belong into the next turn's prompt; none: the turn is an answer."""
     finish_reason: FinishReason
     """Why the model stopped."""
+    stop: str | None = None
+    """The stop sequence that ended the text; None: none did, or the agent does not tell."""
     output: Any = None
     """The answer of a turn with `output`, as in `Result.output`; None where it ends with calls."""
     agent: str

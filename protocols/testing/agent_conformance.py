@@ -116,6 +116,7 @@ async def stop_sequence_ends_the_text(case: Case) -> None:
     reply = await complete(case.agent, case.request(case.subject.long_prompt, seed=7, stop=(stop,)))
     expect(reply.text == text[: text.index(stop)], f"the text must end before {stop!r}, and is {reply.text!r}")
     expect(reply.finished.reason is FinishReason.STOP, f"the reason must be 'stop', and is {reply.finished.reason}")
+    expect(reply.finished.stop in (stop, None), f"{stop!r} has ended the text, and the agent says that {reply.finished.stop!r} has")
 
 
 async def tool_call_makes_a_round_trip(case: Case) -> None:

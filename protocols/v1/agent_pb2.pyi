@@ -237,7 +237,7 @@ class StepEvent(_message.Message):
     def __init__(self, text: _Optional[str] = ..., tool_call: _Optional[_Union[ToolCall, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("reason", "usage", "model", "confidence", "performance", "saved", "state", "logprobs")
+    __slots__ = ("reason", "usage", "model", "confidence", "performance", "saved", "state", "logprobs", "stop")
     REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +246,7 @@ class Finished(_message.Message):
     SAVED_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     reason: FinishReason
     usage: Usage
     model: str
@@ -254,7 +255,8 @@ class Finished(_message.Message):
     saved: Usage
     state: ProviderState
     logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
-    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., model: _Optional[str] = ..., confidence: _Optional[float] = ..., performance: _Optional[_Union[Performance, _Mapping]] = ..., saved: _Optional[_Union[Usage, _Mapping]] = ..., state: _Optional[_Union[ProviderState, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
+    stop: str
+    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., model: _Optional[str] = ..., confidence: _Optional[float] = ..., performance: _Optional[_Union[Performance, _Mapping]] = ..., saved: _Optional[_Union[Usage, _Mapping]] = ..., state: _Optional[_Union[ProviderState, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., stop: _Optional[str] = ...) -> None: ...
 
 class TokenLogprob(_message.Message):
     __slots__ = ("token", "logprob", "top")

@@ -143,6 +143,7 @@ async def test_ids_of_calls_are_chance_and_their_results_are_not(tmp_path: Path)
 NOT_STORED: dict[str, Callable[[], tuple[ScriptedAgent, StepRequest]]] = {
     "calls a tool": lambda: (ScriptedAgent(lambda _: ToolCall(id="1", name="look")), ask("Look.", tools=(TOOL,))),
     "cut off": lambda: (ScriptedAgent(lambda _: "one two three four"), ask("Count.", max_output_tokens=2)),
+    "ended by a stop sequence": lambda: (ScriptedAgent(lambda _: "one two three"), ask("Count.", stop=("three",))),
     "unsure": lambda: (ScriptedAgent(lambda _: "Perhaps.", confidence=0.3), ask("Is it?")),
     "empty": lambda: (ScriptedAgent(lambda _: []), ask("Say nothing.")),
     "sampled": lambda: (numbered(), ask("Name a colour.", temperature=0.8)),

@@ -213,6 +213,22 @@ async def test_a_stop_sequence_that_the_api_does_not_take_ends_the_text_here(pie
         reply = await complete(agent, asking(stop=("STOP", "never")))
         await agent.aclose()
     assert (reply.text, reply.finished.reason, reply.finished.state) == ("one ", FinishReason.STOP, None)
+    assert reply.finished.stop == "STOP"
+
+
+@pytest.mark.parametrize("named", ["STOP", "never asked for"])
+async def test_a_stop_sequence_that_the_provider_names_is_told_if_it_was_asked_for(named: str) -> None:
+    ended = TEXTS["anthropic"]("one ", finish="stop_sequence").replace('"stop_sequence": null', f'"stop_sequence": "{named}"')
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([ended])
+
+    async with http_server(answer) as server:
+        agent = agent_at(server.base_url, "anthropic")
+        reply = await complete(agent, asking(stop=("STOP", "never")))
+        await agent.aclose()
+    assert named in ended
+    assert reply.finished.stop == (named if named == "STOP" else None)
 
 
 async def test_what_only_begins_like_a_stop_sequence_is_said() -> None:

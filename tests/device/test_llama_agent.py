@@ -192,6 +192,14 @@ async def test_concurrent_steps_share_batches_and_equal_their_serial_outputs() -
     assert statistics.decode_calls < sum(reply.finished.usage.output_tokens for reply in together)
 
 
+async def test_the_stop_sequence_that_ended_the_text_is_told() -> None:
+    async with near_agent() as agent:
+        whole = (await complete(agent, ask(QUESTION))).text
+        stop = whole[len(whole) // 2 :][:3]
+        reply = await complete(agent, ask(QUESTION, stop=("never written", stop)))
+    assert (reply.text, reply.finished.stop) == (whole[: whole.index(stop)], stop)
+
+
 async def test_prompts_are_counted_while_a_step_is_decoded() -> None:
     conversation = (
         Message.system("Be brief."),

@@ -135,6 +135,7 @@ EVENTS = st.one_of(
         saved=st.none() | USAGES,
         state=st.none() | STATES,
         logprobs=st.lists(LOGPROBS, max_size=3).map(tuple),
+        stop=st.none() | SOME_TEXT,
     ),
 )
 DOLLARS = st.decimals(0, 10**6, allow_nan=False, allow_infinity=False)

@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
+from attached import PIXEL
 from run_stores import Opener
 
 from nearfar import Hybrid, Mode, Policy, Records, Strategy, Tool, tool
@@ -23,12 +24,15 @@ from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
     ApprovalNeeded,
     ApprovalRequest,
+    Attachment,
     BudgetExceeded,
     Cancelled,
+    Capabilities,
     ConfigError,
     DeadlineExceeded,
     IdempotencyConflict,
     InvalidRequest,
+    Message,
     NotFound,
     PermissionDenied,
     RunBusy,
@@ -419,6 +423,26 @@ async def test_a_run_waits_for_a_yes_across_processes(config: RunsConfig) -> Non
         assert isinstance(request, ApprovalRequest)
         result = await second.resume("k", approvals={request.id: True})
     assert (result.text, sent) == ("It is sent.", [1])
+
+
+async def test_a_run_with_an_image_shows_it_again_when_it_is_resumed(config: RunsConfig) -> None:
+    image = Attachment.of(PIXEL.data + bytes(100_000))
+    sees = Capabilities(images=True, tools=True)
+
+    @tool(approval=True)
+    def send() -> str:
+        """Send it."""
+        return "sent"
+
+    asks = ScriptedAgent([LOOK, ToolCall(id="2", name="send")], capabilities=sees)
+    async with Hybrid(near=asks, tools=[look, send], records=config) as first:
+        with pytest.raises(ApprovalNeeded) as needed:
+            await first.run([Message.user("Send this", [image])], idempotency_key="k")
+    near = ScriptedAgent(["It is sent."], capabilities=sees)
+    async with Hybrid(near=near, tools=[look, send], records=config) as second:
+        result = await second.resume("k", approvals={request.id: True for request in needed.value.requests})
+    assert result.text == "It is sent."
+    assert near.requests[0].messages[0].attachments == (image,)
 
 
 class NoRoomAtTheEnd(RunStore):

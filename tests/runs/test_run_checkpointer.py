@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 from zlib import crc32
 
 import pytest
+from attached import PIXEL
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, empty_checkpoint
 from langgraph.graph import END, START, StateGraph
@@ -17,7 +18,7 @@ from nearfar.orchestrator.runs.checkpointer import RunCheckpointer
 from nearfar.orchestrator.runs.run import EPOCH, KeptTask, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task.task import Task
-from nearfar.protocols import Cancelled, Message, RunBusy, StoreCorrupt, StoreUnavailable, Unsupported
+from nearfar.protocols import Attachment, Cancelled, Message, RunBusy, StoreCorrupt, StoreUnavailable, Unsupported
 
 pytestmark = pytest.mark.anyio
 
@@ -138,6 +139,41 @@ async def test_who_has_lost_a_run_keeps_no_checkpoint_any_more(opened: Opener) -
         await first.checkpointer.aput_writes(place("r1", "", checkpoint_id="x", **{EPOCH: 1}), [("word", 1)], "task")
     assert (await latest(second.checkpointer, place("r1"))).checkpoint["channel_values"] == {"word": "mine"}
     assert second.show("r1").steps == 1
+
+
+def shown(data: bytes) -> dict[str, Any]:
+    """Return an image as it stands in a run's state."""
+    return Attachment(media_type="image/png", data=PIXEL.data + data).model_dump(mode="json")
+
+
+async def test_an_image_is_stored_once_whatever_steps_come_after_it(store: RunStore) -> None:
+    config, saver = await leased(store), store.checkpointer
+    one, other = shown(bytes(100_000)), shown(bytes(200_000))
+    small = shown(b"")
+    for number in range(3):
+        kept = await saver.aput(config, checkpoint(task={"messages": [one, small]}, messages=[one, other, number]), {}, {})
+    await saver.aput_writes(config | kept, [("messages", [other, "more"])], "task")
+    found = await latest(saver, config)
+    assert found.checkpoint["channel_values"] == {"task": {"messages": [one, small]}, "messages": [one, other, 2]}
+    assert found.pending_writes == [("task", "messages", [other, "more"])]
+    with store.database.reading() as session:
+        lengths = [row[0] for row in session.execute("SELECT length(content) FROM attachments").fetchall()]
+        (stored,) = session.execute("SELECT max(length(content)) FROM checkpoints").fetchone() or ()
+    assert sorted(lengths) == [len(one["data"]), len(other["data"])]
+    assert stored < 2_000
+    await saver.adelete_thread("r1")
+    with store.database.reading() as session:
+        assert session.execute("SELECT digest FROM attachments").fetchall() == []
+
+
+@pytest.mark.parametrize("damage", ["DELETE FROM attachments", "UPDATE attachments SET content = 'AAAA'"])
+async def test_a_run_whose_image_is_damaged_is_not_resumed_without_it(store: RunStore, damage: str) -> None:
+    config, image = await leased(store), shown(bytes(100_000))
+    await store.checkpointer.aput(config, checkpoint(messages=[image, shown(bytes(50_000))]), {}, {})
+    with store.database.writing() as session:
+        session.execute(f"{damage} WHERE length(content) = ?", (len(image["data"]),))
+    with pytest.raises(StoreCorrupt):
+        await store.checkpointer.aget_tuple(config)
 
 
 async def test_a_cancelled_run_is_told_when_its_next_step_is_kept(store: RunStore) -> None:

@@ -201,6 +201,17 @@ async def test_tokens_are_counted_with_system_and_tools() -> None:
     assert 0 < counts[0] < counts[1] < counts[2]
 
 
+@pytest.mark.parametrize(("sequences", "end"), [(["moss", "sea"], ("stop_sequence", "sea")), (["moss"], ("end_turn", None))])
+async def test_the_sequence_that_ended_a_message_is_told(sequences: list[str], end: tuple[str, str | None]) -> None:
+    script = near("By the sea.", "By the sea.")
+    async with Hybrid(near=script) as hybrid, served(hybrid) as server, client_of(server) as client:
+        message = await client.messages.create(**ASK, stop_sequences=sequences)
+        async with client.messages.stream(**ASK, stop_sequences=sequences) as stream:
+            streamed = await stream.get_final_message()
+    assert {(each.stop_reason, each.stop_sequence) for each in (message, streamed)} == {end}
+    assert message.content[0].text == ("By the " if end[1] else "By the sea.")
+
+
 @needs_llama
 @pytest.mark.parametrize("more", [{}, {"system": "Be brief."}, {"tools": [OPEN]}, {"tools": [OPEN], "tool_choice": {"type": "none"}}])
 async def test_the_count_of_a_near_model_is_the_one_that_its_answer_tells(more: dict[str, Any]) -> None:
