@@ -14,13 +14,13 @@ from ...protocols.tokens import Credentials, Scope
 from .requests import Scope as Asgi
 
 ADMISSION_KEY: Final = "nearfar.admission"
-"""Key of an ASGI scope under which the caller's `Admission` stands, once its token was checked."""
+"""Key of an ASGI scope under which the caller's `AdmittedCaller` stands, once its token was checked."""
 _KEY: Final = "x-api-key"
 """Header in which Anthropic's clients send their key."""
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdmittedCaller:
     """A caller, and the rules by which it was let in."""
 
     identity: Identity

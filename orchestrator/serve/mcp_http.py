@@ -16,7 +16,7 @@ from ...protocols.tokens import Scope as TokenScope
 from ..compose.http import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..util.runtime import cancel_task, in_thread
-from .callers import ADMISSION_KEY, Admission, Callers
+from .callers import ADMISSION_KEY, AdmittedCaller, Callers
 from .errors import openai_error, refusal_of, retry_headers
 from .origin import OriginCheck
 
@@ -63,7 +63,7 @@ class TokenGate:
 
         user = AuthenticatedUser(AccessToken(token="", client_id=identity.caller, scopes=[]))
         with self._callers.call(identity):
-            await self._app({**scope, ADMISSION_KEY: Admission(identity, self._callers.access), "user": user}, receive, send)
+            await self._app({**scope, ADMISSION_KEY: AdmittedCaller(identity, self._callers.access), "user": user}, receive, send)
 
 
 def _refusal(error: NearfarError) -> JSONResponse:

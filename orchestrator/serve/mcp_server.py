@@ -33,7 +33,7 @@ from ..task.results import Result
 from ..tracing.page import rows_of
 from ..util.escaping import spell_out
 from ..util.runtime import in_thread
-from .callers import ADMISSION_KEY, Admission
+from .callers import ADMISSION_KEY, AdmittedCaller
 from .options import BY_POLICY, RequestOptions, turn_options
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _INSTRUCTIONS: Final = (
 )
 
 
-_OWNER: Final = Admission(Identity(), Access(None))
+_OWNER: Final = AdmittedCaller(Identity(), Access(None))
 
 
 class McpAnswer(BaseModel):
@@ -197,7 +197,7 @@ async def _identify(ctx: "ServerRequestContext[Any, Any]", call_next: "CallNext"
     """Let a request be answered for the caller whose token was checked, as long as it is valid: a session outlives the request that opened
     it. On standard input and output, the owner calls."""
     scope: Mapping[str, Any] = getattr(ctx.request, "scope", {})
-    admission: Admission = scope.get(ADMISSION_KEY, _OWNER)
+    admission: AdmittedCaller = scope.get(ADMISSION_KEY, _OWNER)
     token = IDENTITY.set(admission.identity)
     try:
         return await admission.access.run(admission.identity, call_next(ctx))
