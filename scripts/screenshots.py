@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 ROOT: Final = Path(__file__).parents[1]
 sys.path += [str(ROOT / "tests" / "console"), str(ROOT / "tests")]
 from busy_console import busy  # noqa: E402 - it lies with the tests that use it, too
-from chromium import browsing  # noqa: E402
+from console_chromium import browsing  # noqa: E402
 
 if TYPE_CHECKING:
     from PIL.Image import Image

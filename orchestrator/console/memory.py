@@ -158,7 +158,7 @@ def _erase_form() -> Html:
 
 
 class _Erasure(NamedTuple):
-    """What an erasure would remove."""
+    """Everything that an erasure would remove."""
 
     items: Sequence[ItemAddress]
     examples: Sequence[str]

@@ -22,7 +22,7 @@ _LONGEST: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """What the page's form holds."""
+    """Content of the page's form."""
 
     text: str
     over: str

@@ -1,4 +1,4 @@
-"""What a change of the policy does to recorded tasks: where it stands on the front before and after."""
+"""Replay recorded tasks under a changed policy: the place of each policy on the front, before and after."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

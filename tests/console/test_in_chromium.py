@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from busy_console import WAITS, busy
-from chromium import PAGES, Browser, browsing, chromium
+from console_chromium import PAGES, Browser, browsing, chromium
 
 from nearfar.orchestrator.compose.policy_file import SETTLED
 
