@@ -51,6 +51,8 @@ def plan_page(hub: HubConfig, device: str, *, as_json: bool) -> PagePlan:
     one. Raises `ConfigError` for what is missing, before anything is written."""
     if any(find_spec(package) is None for package in _PACKAGES):
         raise ConfigError("the hub's page needs starlette, uvicorn, websockets and segno", hint="pip install 'nearfar[serve,hub]'")
+    if hub.client_authority is not None:
+        raise ConfigError("browsers cannot show the certificate that client_authority demands", hint="leave out --web or client_authority")
     engine = engine_files()
     with show_progress(shown=not as_json) as progress:
         model = read_page_model(hub.web_model, progress)

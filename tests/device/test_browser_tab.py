@@ -69,6 +69,7 @@ async def test_the_question_of_the_readme_is_answered_by_the_tab(browser: "Brows
         await until_status(tab.page, "Attached: waiting for steps")
         assert "tokens/s" in await tab.page.inner_text("#speed")
         assert "Port Selby" in await tab.page.inner_text("#output")
+        assert tab.agent.device_state.battery == 1.0  # as Chromium says of a machine without one
 
 
 async def test_browsers_without_wasm_of_64_bits_run_the_compatible_engine(browser: "Browser") -> None:

@@ -52,6 +52,7 @@ def test_wheel_holds_every_module(wheel_files: set[str]) -> None:
         "protocols/proto/nearfar/v1/agent.proto",
         "protocols/v1/agent_pb2.pyi",
         "cloud/prices.toml",
+        *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "orchestrator" / "serve" / "page").iterdir())),
         *(path.relative_to(ROOT).as_posix() for path in MODELS),
     ],
 )

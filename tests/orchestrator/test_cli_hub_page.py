@@ -63,6 +63,12 @@ def test_other_devices_get_a_certificate_and_this_one_needs_none() -> None:
     assert reached.address == "192.168.1.20:7447"
 
 
+def test_a_hub_that_demands_certificates_serves_no_page() -> None:
+    with pytest.raises(ConfigError, match="client_authority"):
+        plan(HubConfig(address="127.0.0.1:0", client_authority=Path("authority.pem")))
+    assert not Path("workers.toml").exists()
+
+
 def test_nothing_is_written_for_a_page_that_cannot_be_served() -> None:
     with pytest.raises(ModelNotFound):
         plan(HubConfig(address="127.0.0.1:0", web_model="/no/such.gguf"))

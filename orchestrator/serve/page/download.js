@@ -71,7 +71,8 @@ async function bring({ sha256, bytes }, token) {
       const headers = { Authorization: `Bearer ${token}`, Range: `bytes=${done}-` };
       const response = await fetch(`/model/${sha256}`, { headers });
       if (response.status !== 206) throw new Error(`the hub answered ${response.status} for the model`);
-      for await (const piece of response.body) { file.write(piece, { at: done }); add(piece); }
+      const reader = response.body.getReader(); // Safari cannot iterate over it
+      for (let next; !(next = await reader.read()).done;) { file.write(next.value, { at: done }); add(next.value); }
       file.flush();
     }
     if (done < bytes) throw new Error("the download ended too early");
