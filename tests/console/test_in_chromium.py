@@ -99,7 +99,7 @@ async def test_a_policy_is_explained_simulated_saved_and_in_force(tmp_path: Path
         await page.get_by_role("button", name="Explain").click()
         await page.get_by_text("Who would serve it").wait_for()
         assert await editor.input_value() == text
-        await page.get_by_role("button", name="Simulate the change").click()
+        await page.get_by_role("button", name="Simulate the change").click(no_wait_after=True)
         await page.get_by_role("cell", name="with this text", exact=True).wait_for(timeout=120_000)
         assert console.hybrid.policy.strategy == "cascade"
         assert (await browser.violations(), browser.complaints) == ([], [])
