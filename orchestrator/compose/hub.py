@@ -216,6 +216,12 @@ def _policy(config: WorkerConfig) -> "WorkerTerms":
     return WorkerTerms(side=config.trust, minimum_battery=config.minimum_battery)
 
 
+def serve_command(hub: HubConfig) -> str:
+    """Return the command that serves the hub, with the files of `pair_device`."""
+    files = f"--tokens {hub.tokens} --certificate {hub.certificate or CERTIFICATE} --key {hub.key or KEY}"
+    return f"nearfar serve hub --address {hub.address} {files}"
+
+
 def pair_device(hub: HubConfig, name: str) -> Pairing:
     """Make a token for a device, and the hub's certificate if there is none, and return what the device needs to attach.
 

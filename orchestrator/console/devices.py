@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...protocols import ConfigError, DeviceState, Unavailable
-from ...protocols.address import Pairing
+from ...protocols.address import Pairing, parse_address
 from ..agents.pool import AgentHandle
-from ..compose.hub import HubConfig, KnownWorker, list_workers, pair_device
+from ..compose.hub import HubConfig, KnownWorker, list_workers, pair_device, serve_command
 from ..util.runtime import in_thread
 from .html import Html, facts, field, join, table, tag, text
 from .live import Fragments
@@ -86,8 +86,9 @@ def _pair_form(view: View) -> Html:
         "input", type="text", name="name", required=True, maxlength=_LONGEST_NAME, pattern="[A-Za-z][A-Za-z0-9_\\-]*", placeholder="phone"
     )
     form = view.action("/devices/pair", field("Name of the device", name), button="Show its pairing code")
-    note = "The code holds a new token. Show it to nobody else: with it, any device can attach under this name."
-    return tag("section", tag("h2", "Pair a device"), tag("p", note, class_="note"), form)
+    note = "The code holds a new token: with it, any device can attach under this name. A browser needs none of this: "
+    page = tag("code", "nearfar serve hub --web")
+    return tag("section", tag("h2", "Pair a device"), tag("p", note, page, " shows a code for a page.", class_="note"), form)
 
 
 async def _pair(view: View) -> PageContent:
@@ -101,19 +102,25 @@ def _pairing(pairing: Pairing, hub: HubConfig) -> Html:
     steps = (
         ("On a phone, in Termux, then scan the code or paste the line", "python -m nearfar.device.thin_worker --pairing-file -"),
         ("On a computer, then paste the line", "nearfar worker attach --pairing-file -"),
-        ("On this machine, if the hub does not run yet", "nearfar serve hub"),
+        ("On this machine, if the hub does not run yet", serve_command(hub)),
     )
+    reached = f"The device reaches this hub at {pairing.address}. The code is shown once: leave the page when you are done."
     return join(
         [
-            tag("p", f"The device reaches this hub at {pairing.address}. The code is shown once: leave the page when you are done."),
+            tag("p", reached),
+            *(tag("p", note, class_="problem doubt") for note in _doubts(pairing, hub)),
             tag("div", _qr(pairing.uri), class_="qr"),
             field("The line", tag("textarea", text(pairing.uri), readonly=True, rows=3)),
             *(join([tag("h2", title), tag("pre", command)]) for title, command in steps),
-            None
-            if hub.workers.get(pairing.name)
-            else tag("p", f"So that tasks may use it, add [hub.workers.{pairing.name}].", class_="note"),
         ]
     )
+
+
+def _doubts(pairing: Pairing, hub: HubConfig) -> Iterator[str]:
+    if parse_address(pairing.address).is_local:
+        yield "Only this machine can reach that address. Give the hub another one as [hub] address."
+    if pairing.name not in hub.workers:
+        yield f"Tasks do not use this device yet. Add a section [hub.workers.{pairing.name}] to nearfar.toml."
 
 
 def _qr(content: str) -> Html:

@@ -62,7 +62,10 @@ async def _page(view: View, draft: _Draft, *, above: Html | None = None, below: 
     checked = await in_thread(_checked, view.console, draft.text)
     policy = view.console.hybrid.policy
     force = f"In force: preset {policy.preset}, strategy {policy.strategy}, mode {policy.mode}, rules: {len(policy.rules)}."
-    return PageContent("Policy", join([above, tag("p", force, class_="lead"), _form(view, view.console.file, draft, checked), below]))
+    return PageContent(
+        "Policy",
+        join([above, tag("p", force, class_="lead"), _form(view, view.console.file, draft, checked), tag("div", below, id="found")]),
+    )
 
 
 def _form(view: View, file: Path, draft: _Draft, checked: Html) -> Html:
@@ -79,6 +82,7 @@ def _form(view: View, file: Path, draft: _Draft, checked: Html) -> Html:
         field(file.name, editor),
         tag("div", checked, id="checked", role="status"),
         tag("div", _button("check", "Check"), _button("simulate", "Simulate the change"), _button("save", "Save"), class_="actions"),
+        tag("p", "Simulating replays recorded tasks, and takes up to a minute.", class_="note"),
         tag("h2", "Explain a prompt under this text"),
         field("Prompt", prompt),
         tag("label", public, tag("span", "It may leave this device"), class_="check"),
@@ -90,7 +94,8 @@ def _form(view: View, file: Path, draft: _Draft, checked: Html) -> Html:
 
 
 def _button(action: str, name: str) -> Html:
-    return tag("button", name, type="submit", formaction=f"{ROOT}/policy/{action}", class_=None if action == "save" else "quiet")
+    shows = "#found" if action in ("simulate", "explain") else ""
+    return tag("button", name, type="submit", formaction=f"{ROOT}/policy/{action}{shows}", class_=None if action == "save" else "quiet")
 
 
 def _checked(console: Console, content: str) -> Html:

@@ -77,10 +77,14 @@ def _change(now: "Simulation", then: "Simulation", recorded: Path) -> Html:
     ways = [("now", now.policy), ("with this text", then.policy), *((each.name, each) for each in then.singles), ("oracle", then.oracle)]
     rows = [(text(name), _share(way.far_share), _share(way.score), _dollars(way.dollars)) for name, way in ways]
     figures = table("Means per task, with 95 % intervals", ("served by", "far share", "score", "dollars"), rows)
-    notes = [
-        tag("li", text(note)) for note in dict.fromkeys((*then.warnings, *(f"Refused: {name} ({n})" for name, n in then.refused.items())))
-    ]
+    notes = [tag("li", text(note)) for note in _notes(now, then)]
     return join([tag("h2", "The change on recorded tasks"), drawn, tag("p", legend, class_="note"), figures, tag("ul", notes)])
+
+
+def _notes(now: "Simulation", then: "Simulation") -> Iterator[str]:
+    yield from then.warnings
+    yield from (f"Now: {note}" for note in now.warnings if note not in then.warnings)
+    yield from (f"With this text, {count:,} of them are refused: {reason}" for reason, count in then.refused.items())
 
 
 def _mark(way: "Served", name: str, css: str, knows_dollars: bool) -> Mark:
@@ -98,4 +102,6 @@ def _share(figure: "IntervalEstimate") -> str:
 
 
 def _dollars(figure: "IntervalEstimate | None") -> str:
-    return "unknown" if figure is None else f"{figure.value:.5f} [{figure.low:.5f}, {figure.high:.5f}]"
+    if figure is None:
+        return "unknown"
+    return f"{figure.value:.5f} [{figure.low:.5f}, {figure.high:.5f}]" if figure.high else "0"

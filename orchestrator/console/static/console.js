@@ -52,10 +52,15 @@ function preview(form) {
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !window.confirm(question)) event.preventDefault();
+  else if (event.target.method === "post") event.target.setAttribute("aria-busy", "true");
 });
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.form) event.target.form.requestSubmit();
+});
+
+window.addEventListener("pageshow", () => {
+  document.querySelectorAll("form[aria-busy]").forEach((form) => form.removeAttribute("aria-busy")); // after going back
 });
 
 document.addEventListener("DOMContentLoaded", () => {
