@@ -115,7 +115,8 @@ class LocalAgent(ABC):
             raise
 
     async def count_tokens(self, request: StepRequest) -> int:
-        """Return the tokens of the prompt of a step, as its usage would count them. Raises what the step raises before its first token."""
+        """Return the tokens of the prompt of the step that a `request` asks for, as its usage would count them. Raises what the step raises
+        before its first token."""
         check_request(self.card, request)
         self._home.require(f"agent {self.card.name!r}")
         return await (await self._living_worker(request.timeout)).count_tokens(request)

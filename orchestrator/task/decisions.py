@@ -44,7 +44,7 @@ class Estimate:
     """Source of the figure."""
 
     def text(self, form: str) -> str:
-        """Return the figure with its uncertainty and its source."""
+        """Return the figure with its uncertainty and its source. `form`: a format of numbers, such as `.2f`."""
         return f"{self.value:{form}} \u00b1 {self.deviation:{form}} ({self.source})"
 
 
