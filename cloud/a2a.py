@@ -274,7 +274,9 @@ def _check_card(card: RemoteCard, config: A2aAgentConfig) -> None:
         return
     offers = _quoted(f"{card.name}: {card.description}")
     state = "has changed its card" if config.card else "is new"
-    raise ConfigError(f"the agent at {config.url} {state}: it calls itself {offers}", hint=f'to accept it: card = "{digest}"')
+    addresses = ", ".join(each.url for each in card.supported_interfaces if each.protocol_binding in _BINDINGS)
+    sent = f"tasks{' and the token' if config.token_variable else ''} go to {_quoted(addresses)}"
+    raise ConfigError(f"the agent at {config.url} {state}: it calls itself {offers}, and {sent}", hint=f'to accept it: card = "{digest}"')
 
 
 def _http_client(config: A2aAgentConfig) -> httpx.AsyncClient:
@@ -363,7 +365,7 @@ def _errors(config: A2aAgentConfig) -> Iterator[None]:
         raise RequestRefused(f"the agent at {config.url} refuses: {_quoted(str(error))}") from error
     except httpx.HTTPError as error:
         raise Unavailable(f"the agent at {config.url} cannot be reached: {_quoted(str(error))}") from error
-    except ValueError as error:  # what it sends is none of the protocol's messages
+    except (ValueError, RecursionError, httpx.InvalidURL) as error:  # it sends none of the protocol's messages, or its card leads nowhere
         raise InvalidOutput(f"the agent at {config.url} sends what cannot be read: {_quoted(str(error))}") from error
 
 

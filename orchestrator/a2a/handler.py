@@ -27,7 +27,7 @@ from a2a.utils import errors
 from a2a.utils.proto_utils import validate_proto_required_fields
 from a2a.utils.task import apply_history_length, validate_history_length, validate_page_size
 
-from ...protocols import IdempotencyConflict, InvalidRequest, NearfarError, NotFound, PermissionDenied, Unsupported
+from ...protocols import IdempotencyConflict, InvalidRequest, ModelNotFound, NearfarError, NotFound, PermissionDenied, Unsupported
 from ...protocols.security import IDENTITY
 from .card import extended_card
 from .tasks import A2aTasks
@@ -44,10 +44,10 @@ def protocol_errors() -> Iterator[None]:
 
 def _error(error: NearfarError) -> errors.A2AError:
     match error:
+        case InvalidRequest() | IdempotencyConflict() | ModelNotFound():
+            return errors.InvalidParamsError(str(error))
         case NotFound():
             return errors.TaskNotFoundError(error.message)
-        case InvalidRequest() | IdempotencyConflict():
-            return errors.InvalidParamsError(str(error))
         case PermissionDenied():
             return errors.InvalidRequestError(str(error))
         case Unsupported():

@@ -104,8 +104,8 @@ class AgUiRequest(_Wire):
     @property
     def announced(self) -> set[str]:
         """Return the ids of the calls that the interface knows already."""
-        calls = [call for message in self.messages for call in message.get("toolCalls") or () if isinstance(call, Mapping)]
-        return {str(call.get("id")) for call in calls}
+        calls = [call for message in self.messages if isinstance(given := message.get("toolCalls"), list) for call in given]
+        return {str(call.get("id")) for call in calls if isinstance(call, Mapping)}
 
     @property
     def forwarded(self) -> Mapping[str, Any]:

@@ -1,6 +1,7 @@
 """A remote A2A agent as a far agent: another `Hybrid` behind a real server."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,13 +11,14 @@ import pytest
 
 pytest.importorskip("a2a", reason="A2A is an extra: pip install 'nearfar[a2a]'")
 from a2a_face import TOKENS, served, until
+from http_server import Exchange, http_server
 
 from nearfar import ConfigError, Hybrid, PrivacyViolation, RequestRefused, ScriptedAgent, Side, ToolCall, Unavailable, Unsupported, tool
 from nearfar.cloud.a2a import A2aTransport, RemoteTaskAgent
 from nearfar.cloud.config import A2aAgentConfig
 from nearfar.orchestrator.a2a.server import A2aServer
 from nearfar.orchestrator.task.labels import Integrity
-from nearfar.protocols import Message, Sensitivity, StepRequest, complete
+from nearfar.protocols import InvalidOutput, Message, Sensitivity, StepRequest, complete
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, Subject, run_check
 
 pytestmark = pytest.mark.anyio
@@ -102,7 +104,7 @@ async def test_leaving_a_step_cancels_the_remote_task(tmp_path: Path) -> None:
 async def test_a_changed_card_is_refused_until_it_is_accepted(tmp_path: Path) -> None:
     async with remote(tmp_path, ScriptedAgent([])) as server:
         config = (await accepted(server.url)).model_copy(update={"card": f"sha256:{'0' * 64}"})
-        with pytest.raises(ConfigError, match="has changed its card"):
+        with pytest.raises(ConfigError, match=f"has changed its card: .* tasks and the token go to '{server.url}/,"):
             await RemoteTaskAgent.connect(config, name="helper")
 
 
@@ -142,6 +144,24 @@ async def test_a_card_leads_to_no_private_address(url: str) -> None:
             await client.get(url)
         with pytest.raises(ConfigError, match="without TLS"):
             await client.get("http://agents.example/")
+
+
+async def test_a_card_that_cannot_be_read_or_leads_nowhere_is_a_typed_error() -> None:
+    interface = {"url": "http://[::1", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+    card = json.dumps({"name": "eve", "description": "helps", "version": "1", "supportedInterfaces": [interface]})
+    given = [card, card, "[" * 100_000]
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.respond(200, given.pop(0))
+
+    async with http_server(answer) as server:
+        config = await accepted(server.base_url)
+        agent = await RemoteTaskAgent.connect(config, name="helper")
+        with pytest.raises(InvalidOutput, match="Invalid port"):
+            await complete(agent, asking("Hello."))
+        await agent.aclose()
+        with pytest.raises(InvalidOutput, match="cannot be read"):
+            await RemoteTaskAgent.connect(config, name="helper")
 
 
 async def test_a_hybrid_asks_a_remote_agent_and_takes_its_words_for_a_strangers(tmp_path: Path) -> None:

@@ -269,6 +269,14 @@ async def test_a_caller_asks_for_no_more_than_its_token_allows(transport: str, t
         assert answer(await bob.send(message=public)) == "There."
 
 
+async def test_an_unknown_model_is_no_missing_task(transport: str, tmp_path: Path) -> None:
+    message = said("Hello.")
+    message.metadata.update({"nearfar": {"model": "gpt"}})
+    async with Hybrid(near=ScriptedAgent([]), records=tmp_path) as hybrid, served(hybrid) as server, calling(server, transport) as ana:
+        with pytest.raises(InvalidParamsError, match="there is no model 'gpt'"):
+            await ana.send(message=message)
+
+
 async def test_a_file_is_refused(transport: str, tmp_path: Path) -> None:
     message = Message(message_id="m1", role=Role.ROLE_USER, parts=[Part(raw=b"%PDF-", media_type="application/pdf")])
     async with Hybrid(near=ScriptedAgent([]), records=tmp_path) as hybrid, served(hybrid) as server, calling(server, transport) as ana:

@@ -255,3 +255,10 @@ async def test_answers_that_belong_to_no_run_end_with_an_error(tmp_path: Path) -
         for ids in (["nothing"], ["a/1", "b/1"], ["a/"]):
             events = await events_of(hybrid, asked(resume=[{"interruptId": each, "status": "resolved"} for each in ids]))
             assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "InvalidRequest")
+
+
+@pytest.mark.parametrize("calls", [5, True, "x", {"id": "1"}])
+async def test_calls_that_are_no_list_end_with_an_error(calls: object) -> None:
+    async with Hybrid(near=ScriptedAgent([])) as hybrid:
+        events = await events_of(hybrid, asked(messages=[{"id": "1", "role": "assistant", "content": "", "toolCalls": calls}]))
+    assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "InvalidRequest")
