@@ -16,11 +16,12 @@ from langchain_core.utils.function_calling import convert_to_json_schema
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import BaseModel, Field
 
-from ...protocols import Sensitivity, Side
+from ...protocols import NearfarError, Sensitivity, Side
 from ..agents.pool import AgentHandle
 from ..hybrid.hybrid import Hybrid
 from ..task.sampling import Sampling
 from ..task.turns import Turn
+from ..util.tokens import tokens_at_most
 from .messages import PROVIDER, Pieces, to_choice, to_function, to_message, to_schema
 
 _UNNAMED: Final = "auto"
@@ -148,6 +149,26 @@ class ChatNearfar(BaseChatModel):
         asked["tool_choice"] = to_choice(asked.get("tool_choice"))
         asked["sampling"] = {name: value for name, value in sampling.items() if value is not None}
         return {name: value for name, value in asked.items() if value is not None and value != ""}
+
+    def get_num_tokens(self, text: str) -> int:
+        """Return an estimate of the tokens of a `text`, rather too many than too few."""
+        return tokens_at_most(text)
+
+    def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
+        """Return the tokens of a prompt: by the tokenizer of the near model that would begin the turn, else estimated message by message.
+
+        In the event loop of its `Hybrid`, which it would stop, and for messages that are no prompt it estimates, too.
+
+        Args:
+            messages: the prompt.
+            tools: those that the caller runs, as `bind_tools` takes them; an estimate leaves them out.
+        """
+        asked = self._asked(None, None, {} if tools is None else {"tools": tools})
+        try:
+            exact = self.hybrid.blocking.run(lambda: self.hybrid.count_turn_tokens(messages, **asked))
+        except NearfarError:
+            exact = None
+        return super().get_num_tokens_from_messages(messages) if exact is None else exact
 
     def bind_tools(
         self,

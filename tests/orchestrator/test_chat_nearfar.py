@@ -11,8 +11,9 @@ from typing import Any
 import anyio
 import pytest
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage, trim_messages
 from langchain_core.tools import tool as langchain_tool
+from llama_engine import needs_llama
 from pydantic import BaseModel
 
 from nearfar import (
@@ -345,3 +346,27 @@ async def test_several_instructions_are_one_conversation() -> None:
     async with Hybrid(near=agent) as hybrid:
         await ChatNearfar(hybrid=hybrid).ainvoke([SystemMessage("Be brief."), SystemMessage("Be kind."), HumanMessage("Hello")])
     assert [message.text for message in agent.requests[0].messages] == ["Be brief.", "Be kind.", "Hello"]
+
+
+@needs_llama
+def test_prompts_are_counted_by_the_near_models_tokenizer() -> None:
+    with Hybrid(near="near") as hybrid:
+        model = ChatNearfar(hybrid=hybrid)
+        asked: list[BaseMessage] = [SystemMessage("Be brief."), HumanMessage("What is the mayor of Port Alder?")]
+        counted = model.get_num_tokens_from_messages(asked)
+        used = model.invoke(asked).usage_metadata
+        kept = trim_messages([*asked, AIMessage("Mira Falk."), HumanMessage("And of Orb?")], max_tokens=counted, token_counter=model)
+    assert used is not None
+    assert counted == used["input_tokens"]
+    assert kept[-1].text == "And of Orb?"
+    assert len(kept) < 4
+
+
+async def test_tokens_are_estimated_for_parts_of_a_conversation_and_in_the_loop_of_the_hybrid() -> None:
+    result = ToolMessage("Orb is small", tool_call_id="call_1")
+    async with Hybrid(near=ScriptedAgent([])) as hybrid:
+        model = ChatNearfar(hybrid=hybrid)
+        await hybrid.pool.enter()
+        counts = [model.get_num_tokens_from_messages(part) for part in ([HumanMessage("Hello")], [result], [HumanMessage("Hello"), result])]
+    assert counts[0] > 1
+    assert counts[2] == counts[0] + counts[1]
