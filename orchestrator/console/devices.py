@@ -1,9 +1,10 @@
 """The page of devices: this one, the agents, the workers that other devices lend, and how to add one."""
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
-from ...protocols import ConfigError, DeviceState, Unavailable
+from ...protocols import ConfigError, DeviceState, InvalidRequest, Unavailable
 from ...protocols.address import Pairing, parse_address
 from ..agents.pool import AgentHandle
 from ..compose.hub import HubConfig, KnownWorker, list_workers, pair_device, serve_command
@@ -14,7 +15,7 @@ from .view import Page, PageContent, View, live
 
 _QUIET_ZONE: Final = 4
 """Modules of white around a QR code, as ISO/IEC 18004 requires."""
-_LONGEST_NAME: Final = 64
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_\-]{0,63}")
 
 
 async def _show(view: View) -> PageContent:
@@ -82,9 +83,7 @@ def _worker(worker: KnownWorker) -> tuple[Html | str, ...]:
 def _pair_form(view: View) -> Html:
     if view.console.config.hub is None:
         return Html()
-    name = tag(
-        "input", type="text", name="name", required=True, maxlength=_LONGEST_NAME, pattern="[A-Za-z][A-Za-z0-9_\\-]*", placeholder="phone"
-    )
+    name = tag("input", type="text", name="name", required=True, pattern=_NAME.pattern, placeholder="phone")
     form = view.action("/devices/pair", field("Name of the device", name), button="Show its pairing code")
     note = "The code holds a new token: with it, any device can attach under this name. A browser needs none of this: "
     page = tag("code", "nearfar serve hub --web")
@@ -95,7 +94,9 @@ async def _pair(view: View) -> PageContent:
     hub, name = view.console.config.hub, view.asked("name")
     if hub is None:
         raise ConfigError("there is no hub", hint="add a section [hub] to nearfar.toml")
-    return PageContent(f"Pair {name[:_LONGEST_NAME]}", _pairing(await in_thread(pair_device, hub, name), hub))
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest("this is no name for a device", hint="letters, digits, - and _, at most 64, and a letter first")
+    return PageContent(f"Pair {name}", _pairing(await in_thread(pair_device, hub, name), hub))
 
 
 def _pairing(pairing: Pairing, hub: HubConfig) -> Html:
