@@ -226,7 +226,7 @@ class CountsTokens(Protocol):
     """An agent that can count the tokens of a prompt by its model's own tokenizer and template."""
 
     async def count_tokens(self, request: StepRequest) -> int:
-        """Return the tokens of the prompt of the step that a `request` asks for, as `Finished.usage` would count them, without taking it."""
+        """Return the tokens of the prompt of the step that a `request` asks for, as `Finished.usage` would count them."""
         ...
 
 

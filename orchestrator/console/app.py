@@ -141,16 +141,18 @@ class ConsoleApp:
     async def renew(self, page: Page, scope: Scope, receive: Receive, send: Send) -> None:
         """Keep an open page up to date until its browser leaves, or its session ends."""
         assert page.renew is not None, "only such pages are"
-        session = self.session(scope)
+        request = Request(scope)
+        cookie, host = request.cookies.get(COOKIE), request.headers.get("host", "")
+        session = self._logins.session(cookie, host)
         if self._channels.is_full:
             raise RateLimited("too many pages are open", hint="close some", retry_after=10.0)
-        query = dict(Request(scope).query_params)
+        query = dict(request.query_params)
         view, renew = self.view(session, query, {}), page.renew
-        address = f"{page.path}?{sorted(query.items())}"
+        address = f"{page.path}?{sorted(query.items())} {session.csrf}"  # which stands in the forms of what is rendered
         await send({"type": "http.response.start", "status": 200, "headers": encoded({"content-type": "text/event-stream"})})
         async with while_connected(receive), aclosing(self._channels.events(address, lambda: renew(view), page.period)) as events:
             async for data in events:
-                self.session(scope)
+                self._logins.session(cookie, host)
                 await send({"type": "http.response.body", "body": data, "more_body": True})
 
 

@@ -38,9 +38,9 @@ def text(value: str, most: int = LONGEST_TEXT) -> Html:
     return Html(escape(printable(shown)))
 
 
-def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Child]], *, empty: Child = "Nothing yet.") -> Html:
-    """Return a table that scrolls where it is too wide; without rows, the sentence `empty`."""
-    body = [_row(head, row) for row in rows]
+def table(caption: str, head: Sequence[str], rows: Iterable[Html | Sequence[Child]], *, empty: Child = "Nothing yet.") -> Html:
+    """Return a table that scrolls where it is too wide; without rows, the sentence `empty`. A row that `table_row` made stays as it is."""
+    body = [row if isinstance(row, Html) else table_row(head, row) for row in rows]
     if not body:
         return tag("p", empty, class_="empty")
     heads = tag("thead", tag("tr", [tag("th", name, scope="col", role="columnheader") for name in head], role="row"), role="rowgroup")
@@ -54,7 +54,7 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Child]], *,
     )
 
 
-def _row(head: Sequence[str], cells: Sequence[Child]) -> Html:
+def table_row(head: Sequence[str], cells: Sequence[Child]) -> Html:
     """Return a row. Its roles are a table's own: they remain where a narrow screen shows it as a list of named cells."""
     return tag("tr", [tag("td", cell, data_name=name, role="cell") for name, cell in zip(head, cells, strict=True)], role="row")
 

@@ -16,7 +16,7 @@ Fragments = Mapping[str, str]
 """HTML by the id of the element that it replaces."""
 Render = Callable[[], Awaitable[Fragments]]
 
-PERIOD: Final = 0.15
+PERIOD: Final = 0.1
 """Seconds between two looks at what a page shows."""
 QUIET: Final = 15.0
 """Seconds after which a line without a change is kept open by a comment."""
@@ -35,6 +35,7 @@ class Channel:
         self._viewers = 0
         self._task: asyncio.Task[None] | None = None
         self._latest: dict[str, str] = {}
+        self._encoded: tuple[Fragments, bytes] = ({}, b"")
         self._changed = asyncio.Condition()
         self.version = 0
 
@@ -42,6 +43,12 @@ class Channel:
     def is_watched(self) -> bool:
         """Pages have it open."""
         return self._viewers > 0
+
+    def encoded(self, changed: Fragments) -> bytes:
+        """Return fragments as a server-sent event. What many pages are sent is encoded once."""
+        if self._encoded[0] != changed:
+            self._encoded = (changed, event(orjson.dumps(changed), name="fragments"))
+        return self._encoded[1]
 
     async def view(self) -> AsyncGenerator[Fragments, None]:
         """Yield the fragments that have changed, all of them at first. A viewer that is slow misses states in between, and none at the
@@ -100,7 +107,7 @@ class Channels:
         try:
             async with aclosing(channel.view()) as views, aclosing(_kept_alive(views)) as changes:
                 async for changed in changes:
-                    yield b": still here\n\n" if changed is None else event(orjson.dumps(changed), name="fragments")
+                    yield b": still here\n\n" if changed is None else channel.encoded(changed)
         finally:
             self._pages -= 1
             if not channel.is_watched:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -10,7 +11,7 @@ from ..runs.leases import RunDetails, read_details
 from ..runs.run import Run, RunState
 from ..tracing.page import TraceRow, label_text, rows_of
 from ..util.runtime import in_thread
-from .html import Child, Html, facts, fold, join, table, tag, text
+from .html import Child, Html, facts, fold, join, table, table_row, tag, text
 from .live import Fragments
 from .privacy import outbound_table
 from .view import Page, PageContent, View, live
@@ -19,6 +20,7 @@ _SHOWN: Final = 50
 """Runs in the list."""
 _MOST_ROWS: Final = 500
 """Rows of a trace that a page shows; the last ones, if there are more."""
+_HEAD: Final = ("run", "state", "strategy", "steps", "began", "user", "task")
 _NAMED: Final = {RunState.DONE: "good", RunState.FAILED: "bad", RunState.WAITING: "warn"}
 
 
@@ -43,9 +45,14 @@ async def _renew_list(view: View) -> Fragments:
 
 async def _runs_table(view: View) -> Html:
     found = await in_thread(view.console.hybrid.runs.list, limit=_SHOWN)
-    rows = map(_cells, found)
-    head = ("run", "state", "strategy", "steps", "began", "user", "task")
-    return table(f"The newest {_SHOWN} runs", head, rows, empty="No task was served yet. Ask something on the page Chat.")
+    return table(f"The newest {_SHOWN} runs", _HEAD, map(_row_of, found), empty="No task was served yet. Ask something on the page Chat.")
+
+
+@lru_cache(maxsize=4 * _SHOWN)
+def _row_of(run: Run) -> Html:
+    """Return the row of a run, which is made once for each of its states."""
+    cells: Sequence[Child] = _cells(run)
+    return table_row(_HEAD, cells)
 
 
 def _cells(run: Run) -> Sequence[Child]:
