@@ -5,7 +5,7 @@ Schemas are draft 2020-12. References are resolved inside the document only; not
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from pydantic import JsonValue
@@ -17,6 +17,7 @@ from .steps import JsonSchema, Message, Sensitivity, StepRequest, ToolCall, Tool
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
+    from pydantic_core import SchemaValidator
     from referencing import Resource
     from referencing._core import Resolver
 
@@ -174,11 +175,69 @@ def _first_problem(value: JsonValue, schema: JsonSchema, what: str) -> str | Non
 
 @lru_cache(maxsize=256)  # a tool is called many times, and making its validator takes longer than a check
 def _validator(schema_json: str) -> "Draft202012Validator":
-    from jsonschema import Draft202012Validator
     from referencing import Registry
 
     # An explicit registry, because the default one downloads references that it does not know.
-    return Draft202012Validator(json.loads(schema_json), registry=Registry())
+    return _validator_class('"patternProperties"' in schema_json)(json.loads(schema_json), registry=Registry())
+
+
+@lru_cache(maxsize=2)
+def _validator_class(names_by_pattern: bool) -> "type[Draft202012Validator]":
+    """Return a validator that matches patterns in linear time: callers and servers write them, and Python's `re` may take for ever.
+
+    Where properties are named by patterns, `unevaluatedProperties`, which would use `re`, is not checked.
+    """
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
+
+    usual = dict(Draft202012Validator.VALIDATORS)
+    own: dict[str, Any] = {"pattern": _check_pattern}
+    if names_by_pattern:
+        own |= {"patternProperties": _check_named_by_pattern, "unevaluatedProperties": _check_nothing}
+        own["additionalProperties"] = partial(_check_additional, usual["additionalProperties"])
+    extended = extend(Draft202012Validator, own)  # type: ignore[no-untyped-call]  # jsonschema does not type it
+    return cast("type[Draft202012Validator]", extended)
+
+
+def _check_pattern(validator: Any, pattern: str, value: object, schema: Any) -> Iterator[Any]:  # noqa: ANN401 - as jsonschema calls it
+    from jsonschema.exceptions import ValidationError
+
+    if isinstance(value, str) and not _matches(pattern, value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def _check_named_by_pattern(validator: Any, patterns: Any, value: object, schema: Any) -> Iterator[Any]:  # noqa: ANN401 - as above
+    if isinstance(value, dict):
+        for pattern, part in patterns.items():
+            for name in filter(partial(_matches, pattern), value):
+                yield from validator.descend(value[name], part, path=name, schema_path=pattern)
+
+
+def _check_additional(usual: Any, validator: Any, rest: Any, value: object, schema: Any) -> Iterator[Any]:  # noqa: ANN401 - as above
+    if isinstance(value, dict):
+        patterns = schema.get("patternProperties", {})
+        known = {name for name in value if any(_matches(pattern, name) for pattern in patterns)}
+        yield from usual(validator, rest, value, {"properties": {*known, *schema.get("properties", {})}}) or ()
+
+
+def _check_nothing(validator: Any, given: Any, value: object, schema: Any) -> Iterator[Any]:  # noqa: ANN401 - as above
+    return iter(())
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """Return whether a pattern is found in a text. One that cannot be matched in linear time, such as with a look-ahead, always is."""
+    matcher = _matcher(pattern)
+    return matcher is None or matcher.isinstance_python(text)
+
+
+@lru_cache(maxsize=1024)
+def _matcher(pattern: str) -> "SchemaValidator | None":
+    from pydantic_core import SchemaError, SchemaValidator, core_schema
+
+    try:
+        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+    except SchemaError:
+        return None
 
 
 def _check_references(resource: "Resource[Any]", resolver: "Resolver[Any]") -> None:

@@ -327,6 +327,8 @@ def content_of_yes(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the content of a form whose user says yes: its only field, if that is a yes or no, or the defaults of all fields. None for a
     form that a user would have to fill in."""
     fields = schema.get("properties") or {}
+    if not isinstance(fields, Mapping) or not all(isinstance(field, Mapping) for field in fields.values()):
+        return None
     if len(fields) == 1 and all(field.get("type") == "boolean" for field in fields.values()):
         return dict.fromkeys(fields, True)
     if all("default" in field for field in fields.values()):

@@ -15,6 +15,7 @@ import pytest
 from mcp_stubs import Caller, approve, stub_config
 
 from nearfar import ApprovalRequest, ConfigError, Hybrid, ScriptedAgent, ToolCall
+from nearfar.orchestrator.mcp.connection import content_of_yes
 
 pytest.importorskip("mcp", reason="MCP is an extra: pip install 'nearfar[mcp]'")
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="signals")]
@@ -242,6 +243,11 @@ async def test_a_question_for_anything_else_is_declined_and_nobody_is_asked(era:
     async with Caller(config, person) as stub:
         assert (await stub.call("ask_address")).content == "decline"
     assert not person.asked
+
+
+@pytest.mark.parametrize("fields", [[1], "sure", {"sure": True}, {"sure": "boolean", "name": {}}])
+def test_a_form_of_another_shape_cannot_be_answered_by_yes(fields: object) -> None:
+    assert content_of_yes({"properties": fields}) is None
 
 
 async def test_the_time_in_which_the_user_thinks_does_not_count() -> None:

@@ -45,6 +45,36 @@ def test_schema_with_inner_references_is_fine_and_enforced() -> None:
         parse_output('{"age": -1}', NESTED)
 
 
+SLOW = "^(a|a)*$"
+NAMED = {"type": "object", "patternProperties": {SLOW: {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "fits"),
+    [
+        ({"pattern": SLOW}, "aaa", True),
+        ({"pattern": SLOW}, f"{'a' * 60}!", False),
+        ({"pattern": "b"}, "abc", True),
+        ({"pattern": "^(?=.*[A-Z])a"}, "a", True),
+        ({"pattern": "a"}, 5, True),
+        ({"propertyNames": {"pattern": SLOW}}, {f"{'a' * 60}!": 1}, False),
+        (NAMED, {"aa": "x"}, False),
+        (NAMED, {f"{'a' * 60}!": "x"}, True),
+        ({**NAMED, "additionalProperties": False}, {f"{'a' * 60}!": 1}, False),
+        ({**NAMED, "additionalProperties": False, "properties": {"b": {}}}, {"aa": 1, "b": 2}, True),
+        ({**NAMED, "unevaluatedProperties": False}, {f"{'a' * 60}!": 1}, True),
+        ({"unevaluatedProperties": False}, {"b": 1}, False),
+    ],
+)
+def test_a_pattern_of_a_stranger_does_not_take_for_ever(schema: dict[str, object], value: object, fits: bool) -> None:
+    text = json.dumps(value)
+    if fits:
+        assert parse_output(text, schema) == value
+    else:
+        with pytest.raises(InvalidOutput):
+            parse_output(text, schema)
+
+
 def test_schema_that_refers_to_itself_without_end_is_an_invalid_request() -> None:
     with pytest.raises(InvalidRequest):
         parse_output("1", {"$ref": "#"})
