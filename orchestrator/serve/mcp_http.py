@@ -58,12 +58,17 @@ class TokenGate:
                 await _refusal(error)(scope, receive, send)
 
     async def _admitted(self, identity: Identity, scope: Scope, receive: Receive, send: Send) -> None:
-        from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-        from mcp.server.auth.provider import AccessToken
-
-        user = AuthenticatedUser(AccessToken(token="", client_id=identity.caller, scopes=[]))
+        user = await in_thread(_session_owner, identity.caller)  # the first time, a package is loaded, for which other requests cannot wait
         with self._callers.call(identity):
             await self._app({**scope, ADMISSION_KEY: AdmittedCaller(identity, self._callers.access), "user": user}, receive, send)
+
+
+def _session_owner(caller: str) -> object:
+    """Return the user to whom the package of MCP binds the sessions of a caller."""
+    from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+    from mcp.server.auth.provider import AccessToken
+
+    return AuthenticatedUser(AccessToken(token="", client_id=caller, scopes=[]))
 
 
 def _refusal(error: NearfarError) -> JSONResponse:
