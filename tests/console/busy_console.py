@@ -79,6 +79,8 @@ user = "ana"
 """
 WAITS: Final = "Wire 40 euros to Marta for the tickets."
 _PRICES: Final = Prices(input=Decimal(3), output=Decimal(15), source="made up", as_of=date(2026, 11, 1))
+_LONG: Final = 1_000_000
+"""Characters of a line without a space."""
 _ANSWERS: Final = {
     "capital": "Santiago is the capital of Chile.",
     "train": "The night train to Vienna leaves at 22:14 from platform 7, and arrives at 07:40.",
@@ -108,6 +110,8 @@ def scripted(hostile: str) -> tuple[ScriptedAgent, ScriptedAgent]:
 
     def near(request: StepRequest) -> Reply:
         asked, results = of(request)
+        if "long" in asked:
+            return "w" * _LONG
         if "break" in asked:
             return Unavailable("the model does not answer", hint="start it")
         if "Wire" in asked and not results:
@@ -201,6 +205,7 @@ async def serve_tasks(hybrid: Hybrid, hostile: str) -> None:
         ("Ask the bank about invoice DE89 3704 0044 0532 0130 00 of ana@example.org, please.", public),
         ("Please break.", {"mode": "only_on_device"}),
         (WAITS, {}),
+        ("Say something long.", {}),
     ):
         with suppress(NearfarError):
             result = await hybrid.run(prompt, user=USER, **options)  # type: ignore[arg-type]  # checked by `run` itself

@@ -1,6 +1,7 @@
 """The console in a real browser: nothing foreign is loaded, nothing complains, everybody can use it, and its forms do what they say."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from chromium import require_chromium
 from console_browser import PAGES, ConsoleBrowser, browsing
 
 from nearfar.orchestrator.compose.policy_file import SETTLED
+from nearfar.orchestrator.runs.run import Run
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 HOSTILE = (
@@ -22,10 +24,17 @@ def has_chromium() -> None:
     require_chromium()
 
 
-async def visited(browser: ConsoleBrowser, run: str) -> list[str]:
+async def visited(browser: ConsoleBrowser, runs: Sequence[Run]) -> list[str]:
     """Visit every page and return what is wrong."""
     wrong = []
-    for path in (*PAGES, f"/run?id={run}", "/?session=weekend", "/tradeoff?by=joules", "/memory?q=Ana", "/memory/erasure?subject=Ana"):
+    for path in (
+        *PAGES,
+        *(f"/run?id={run.id}" for run in runs),
+        "/?session=weekend",
+        "/tradeoff?by=joules",
+        "/memory?q=Ana",
+        "/memory/erasure?subject=Ana",
+    ):
         await browser.open(path)
         wrong += [f"{path}: {each}" for each in (*await browser.violations(), *browser.complaints)]
         if (wide := await browser.overflow()) > 0:
@@ -36,12 +45,40 @@ async def visited(browser: ConsoleBrowser, run: str) -> list[str]:
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 async def test_every_page_is_accessible_and_loads_nothing_foreign(tmp_path: Path, width: int, dark: bool) -> None:
     async with busy(tmp_path) as console, browsing(console, width=width, dark=dark) as browser:
-        assert await visited(browser, console.hybrid.runs.list()[-1].id) == []
+        assert await visited(browser, console.hybrid.runs.list()) == []
+
+
+async def test_what_the_tests_look_for_would_be_found(tmp_path: Path) -> None:
+    async with busy(tmp_path) as console, browsing(console) as browser:
+        await browser.open("/runs")
+        await browser.page.evaluate("document.body.insertAdjacentHTML('beforeend', '<input><img alt=\"\" src=\"http://other.invalid/x\">')")
+        await browser.page.evaluate(
+            "document.body.append(Object.assign(document.createElement('script'), { textContent: 'window.hacked = 1' }))"
+        )
+        assert ["label", "critical"] in [each[:2] for each in await browser.violations()]
+        assert any("img-src" in each for each in browser.complaints)
+        assert any("script-src" in each for each in browser.complaints)
+        assert await browser.page.evaluate("window.hacked") is None
+
+
+async def test_a_page_is_used_by_the_keyboard(tmp_path: Path) -> None:
+    async with busy(tmp_path) as console, browsing(console) as browser:
+        page = browser.page
+        await browser.open("/memory")
+        await page.keyboard.press("Tab")
+        assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        await page.keyboard.press("Enter")
+        await page.keyboard.press("Tab")
+        assert await page.evaluate("document.activeElement.name") == "q"
+        await page.keyboard.type("plumber")
+        await page.keyboard.press("Enter")
+        await page.get_by_text("Items that match").wait_for()
+        assert "aisle" not in await page.inner_text("main")
 
 
 async def test_hostile_texts_execute_nothing_and_break_no_page(tmp_path: Path) -> None:
     async with busy(tmp_path, hostile=HOSTILE) as console, browsing(console) as browser:
-        assert await visited(browser, console.hybrid.runs.list()[-1].id) == []
+        assert await visited(browser, console.hybrid.runs.list()) == []
         for path in PAGES:
             await browser.open(path)
             assert await browser.page.evaluate("window.hacked") is None
