@@ -1,10 +1,15 @@
 """The page of tool calls that wait for a yes or a no."""
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ...protocols import ApprovalRequest
+from pydantic import JsonValue
+
+from ...protocols import ApprovalRequest, NotFound
 from ..runs.leases import RunDetails, read_details
 from ..runs.run import RunState
+from ..safety.provenance import TrustedTexts
+from ..tracing.store import RunBegan, ToolRan
 from ..util.escaping import spell_out
 from ..util.runtime import in_thread
 from .html import Html, facts, join, tag, text
@@ -13,6 +18,9 @@ from .runs import run_link, when
 from .view import Answer, Page, PageContent, View, live
 
 _SHOWN: Final = 50
+_USER: Final = "the user's words"
+Texts = Mapping[str, TrustedTexts]
+"""Texts that a run has read, by their origin."""
 
 
 async def _show(view: View) -> PageContent:
@@ -27,14 +35,55 @@ async def _body(view: View) -> Html:
     runs = view.console.hybrid.runs
     waiting = await in_thread(runs.list, state=RunState.WAITING, limit=_SHOWN)
     found = [await in_thread(read_details, runs, run.id) for run in waiting]
-    asked = [_asked(view, details, request) for details in found for request in details.waits_for]
+    asked = [
+        _asked(view, details, request, texts)
+        for details in found
+        for texts in [await in_thread(_texts_of, view, details.run.id)]
+        for request in details.waits_for
+    ]
     return join(asked) if asked else tag("p", "No tool call waits for approval.", class_="empty")
 
 
-def _asked(view: View, details: RunDetails, request: ApprovalRequest) -> Html:
-    """Return one call: the tool, its arguments spelled out, why it waits, and the two answers."""
+def _texts_of(view: View, run: str) -> Texts:
+    """Return what a run was told, by its origin: the user's words, and the results of each tool. Empty where its trace is not kept."""
+    try:
+        entries = view.console.hybrid.traces.entries(run)
+    except NotFound:
+        return {}
+    texts: dict[str, list[str]] = {}
+    for entry in entries:
+        if isinstance(entry, RunBegan):
+            texts.setdefault(_USER, []).extend(message.text for message in entry.task.messages if message.role == "user")
+        elif isinstance(entry, ToolRan):
+            texts.setdefault(f"a result of {entry.call.name}", []).append(entry.result.content)
+    return {origin: TrustedTexts(said) for origin, said in texts.items()}
+
+
+def _origin(value: JsonValue, texts: Texts) -> str:
+    """Return where an argument comes from, in words."""
+    values = list(_values(value))
+    origins = [origin for origin, said in texts.items() if values and all(said.strength(each) for each in values)]
+    if not texts or not values:
+        return ""
+    return f"from {' and '.join(origins)}" if origins else "found in no text of the run: the model made it"
+
+
+def _values(value: JsonValue) -> Iterator[str | float]:
+    """Yield the texts and numbers in an argument."""
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from _values(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _values(each)
+    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        yield value
+
+
+def _asked(view: View, details: RunDetails, request: ApprovalRequest, texts: Texts) -> Html:
+    """Return one call: the tool, its arguments spelled out with their origins, why it waits, and the two answers."""
     run = details.run
-    arguments = facts((name, tag("code", text(spell_out(str(value))))) for name, value in request.call.arguments.items())
+    arguments = facts((name, _argument(value, texts)) for name, value in request.call.arguments.items())
     hidden = [tag("input", type="hidden", name=name, value=value) for name, value in (("id", run.id), ("call", request.id))]
     answers = [
         view.action("/approvals/yes", *hidden, button="Approve", css="yes"),
@@ -49,6 +98,11 @@ def _asked(view: View, details: RunDetails, request: ApprovalRequest) -> Html:
         tag("div", answers, class_="actions"),
         class_="card",
     )
+
+
+def _argument(value: JsonValue, texts: Texts) -> Html:
+    origin = _origin(value, texts)
+    return join([tag("code", text(spell_out(str(value)))), tag("span", text(f" {origin}"), class_="note") if origin else None])
 
 
 def _answering(*, is_approved: bool) -> Answer:

@@ -194,3 +194,31 @@ def test_a_chart_holds_every_point_inside_its_frame(points: list[tuple[str, floa
     assert Tags(bars("Dollars", {name: across for name, across, _ in points}, unit="dollars")).names.count("rect") == len(
         {n for n, *_ in points}
     )
+
+
+async def test_an_approval_tells_where_each_argument_comes_from(tmp_path: Path) -> None:
+    @tool(effect="read")
+    def bill() -> str:
+        """Read the bill."""
+        return "Pay to IBAN DE89370400440532013000."
+
+    def act(request: StepRequest) -> Reply:
+        if all(message.tool_result is None for message in request.messages):
+            return [ToolCall(id="b", name="bill", arguments={})]
+        return [ToolCall(id="c", name="wire", arguments={"amount": 417, "to": "DE89370400440532013000", "note": "invented"})]
+
+    @tool(approval=True)
+    def wire(amount: int, to: str, note: str) -> str:
+        """Send money."""
+        return f"sent {amount} to {to}: {note}"
+
+    near = ScriptedAgent(act, name="near", confidence=0.9)
+    async with opened(tmp_path, near, tools=(bill, wire)) as console, console.browser() as browser:
+        await answered(browser, await ask(browser, "Pay 417 euros as the bill says."), "/console/approvals")
+        page = (await browser.get("/console/approvals")).text
+    for name, origin in (
+        ("417", "the user&#x27;s words"),
+        ("DE89370400440532013000", "a result of bill"),
+        ("invented", "found in no text"),
+    ):
+        assert origin in page.partition(f"<code>{name}</code>")[2][:120]
