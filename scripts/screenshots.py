@@ -16,18 +16,35 @@ from typing import TYPE_CHECKING, Final
 ROOT: Final = Path(__file__).parents[1]
 sys.path += [str(ROOT / "tests" / "console"), str(ROOT / "tests")]
 from busy_console import busy  # noqa: E402 - it lies with the tests that use it, too
-from console_browser import browsing  # noqa: E402
+from console_browser import ConsoleBrowser, browsing  # noqa: E402
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-PAGES: Final = ("/?session=weekend", "/runs", "RUN", "/approvals", "/policy", "/tradeoff", "/money", "/memory", "/devices", "/privacy")
+PAGES: Final = (
+    *("/?session=weekend", "/runs", "RUN", "/approvals", "/policy", "SIMULATION"),
+    *("/tradeoff", "/money", "/memory", "/memory/item?in=notes/ana&key=seat", "/devices", "/privacy"),
+)
 VIEWS: Final = {"desktop": (1280, 900), "phone": (390, 844)}
-_COLUMNS: Final = {"desktop": 2, "phone": 5}
-_WIDTHS: Final = {"desktop": 760, "phone": 300}
+_COLUMNS: Final = {"desktop": 3, "phone": 6}
+_WIDTHS: Final = {"desktop": 620, "phone": 290}
 """Pixels of one picture in a sheet."""
 _GAP: Final = 12
 _COLOURS: Final = 160
+_SIMULATING: Final = 120_000
+"""Milliseconds that a simulation may take."""
+
+
+async def show(browser: ConsoleBrowser, path: str) -> None:
+    """Open a page, or the policy's with the simulation of a change."""
+    page = browser.page
+    await browser.open(path if path.startswith("/") else "/policy")
+    await page.wait_for_timeout(300)  # the first fragments
+    if path == "SIMULATION":
+        editor = page.get_by_label("nearfar.toml")
+        await editor.fill((await editor.input_value()).replace('strategy = "cascade"', 'strategy = "route"\nsensitivity = "public"'))
+        await page.get_by_role("button", name="Simulate the change").click(no_wait_after=True)
+        await page.get_by_text("The change on recorded tasks").wait_for(timeout=_SIMULATING)
 
 
 async def photograph(folder: Path, sweep: Path | None, single: Path | None) -> dict[str, list[bytes]]:
@@ -40,12 +57,11 @@ async def photograph(folder: Path, sweep: Path | None, single: Path | None) -> d
                 name = f"{view}-{'dark' if dark else 'light'}"
                 async with browsing(console, width=width, height=height, dark=dark) as browser:
                     for path in PAGES:
-                        await browser.open(path.replace("RUN", f"/run?id={run}"))
-                        await browser.page.wait_for_timeout(300)  # the first fragments
+                        await show(browser, path.replace("RUN", f"/run?id={run}"))
                         taken.setdefault(name, []).append(await browser.page.screenshot())
                         if single is not None:
                             whole = await browser.page.screenshot(full_page=True)
-                            (single / f"{name}-{path.strip('/').partition('?')[0] or 'chat'}.png").write_bytes(whole)
+                            (single / f"{name}-{path.strip('/').partition('?')[0].replace('/', '-') or 'chat'}.png").write_bytes(whole)
     return taken
 
 
