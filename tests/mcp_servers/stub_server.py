@@ -13,7 +13,7 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types import METHOD_NOT_FOUND, ElicitRequest, ElicitRequestFormParams, ErrorData, InputRequiredResult, JSONRPCError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 server = MCPServer("stub")
 notes: list[str] = []
@@ -21,6 +21,10 @@ notes: list[str] = []
 
 class Sum(BaseModel):
     total: int
+
+
+class Slow(BaseModel):
+    text: str = Field(json_schema_extra={"pattern": "^(a|a)*$"})  # on which Python's `re` may work for ever
 
 
 class Confirmation(BaseModel):
@@ -54,6 +58,12 @@ def count() -> int:
 def fail() -> str:
     """Fail."""
     raise ValueError("the disk is full")
+
+
+@server.tool()
+def slow() -> Slow:
+    """Return a text that does not fit the schema."""
+    return Slow(text=f"{'a' * 60}!")
 
 
 @server.tool()

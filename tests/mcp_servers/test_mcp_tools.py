@@ -170,6 +170,16 @@ async def test_a_message_without_end_ends_the_connection_and_not_this_process() 
         assert stub.servers.connections[0]._client is None
 
 
+@ERAS
+async def test_a_result_that_does_not_fit_its_schema_is_an_error_at_once(era: tuple[str, ...]) -> None:
+    config = stub_config(*era)
+    await approve(config)
+    async with Caller(config) as stub:
+        result = await stub.call("slow")
+    assert result.is_error
+    assert "gave a result that does not fit" in result.content
+
+
 async def test_a_long_result_is_cut() -> None:
     config = stub_config(result_characters=100)
     await approve(config)
