@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -12,7 +11,7 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from ...protocols import ConfigError, NotFound, Side, ToolCall
+from ...protocols import ConfigError, NotFound
 from ..runs.run import title
 from ..safety.privacy_records import OutboundRecord, PrivacyRecords
 from ..task.stores import RunsConfig
@@ -25,9 +24,7 @@ from .running import execute, report_errors
 from .selection import chosen_config, open_hybrid
 
 if TYPE_CHECKING:
-    from ..hybrid.hybrid import Hybrid
     from ..lab.blame import Blame
-    from ..lab.blame_replay import RecordedRun
 
 _SHOWN: Final = 160
 """Characters of a text that a line of the tree shows."""
@@ -89,7 +86,8 @@ def blame_run(
     as_json: options.AsJson = False,
 ) -> None:
     """Find the earliest step of a failed run whose correction makes the run succeed. No tool runs: recorded results are used."""
-    from ..lab.blame_replay import RecordedRun  # loads LangGraph
+    from ..lab.blame import find_blame  # loads LangGraph
+    from ..lab.blame_replay import RecordedRun
 
     selection = options.AgentChoice(config, near, far)
 
@@ -105,7 +103,7 @@ def blame_run(
         if answer is None:
             raise ConfigError("the right answer is not known", hint="give it with --expected")
         async with open_hybrid(selection, chosen_config(selection)) as hybrid:
-            found = await _find_blame(hybrid, failed, good or corrector or "", answer, ask_far=ask_far)
+            found = await find_blame(hybrid.pool, failed, good or corrector or "", answer, ask_far=ask_far)
         data = {**found.model_dump(mode="json"), "replays": found.replays, "is_certain": found.is_certain}
         show(data, _blame_lines(found), as_json=as_json)
 
@@ -204,25 +202,6 @@ def _write_private(path: Path, text: str) -> None:
         if hasattr(os, "fchmod"):  # which Windows has not
             os.fchmod(file.fileno(), 0o600)
         file.write(text)
-
-
-async def _find_blame(hybrid: "Hybrid", failed: "RecordedRun", better: "RecordedRun | str", expected: str, *, ask_far: bool) -> "Blame":
-    """Find the step that failed a run by the corrections of a better run or of the agent with that name."""
-    from ..lab.blame import Reference, StrongerAgent, blame, same
-
-    good = None if isinstance(better, str) else better
-
-    def judge(answer: str, calls: Sequence[ToolCall]) -> bool:
-        return same(answer, expected) and (good is None or failed.changes_of(calls) == good.changes_of(good.calls))
-
-    members = (member for member in hybrid.pool if member.name in failed.agents)
-    live = {member.name: member for member in members if ask_far or member.side is Side.NEAR}
-    if good is not None:
-        return await blame(failed, replace(Reference.of(good), answer=expected), judge, live=live, also=[good])
-    known = [member.name for member in hybrid.pool]
-    if better not in known:
-        raise ConfigError(f"there is no agent {better!r}", hint=f"the agents are {', '.join(known)}")
-    return await blame(failed, StrongerAgent(hybrid.pool[str(better)], failed), judge, live=live)
 
 
 def _blame_lines(found: "Blame") -> Iterator[Line]:

@@ -11,6 +11,7 @@ from ..runs.leases import RunDetails, read_details
 from ..runs.run import Run, RunState
 from ..tracing.page import TraceRow, label_text, rows_of
 from ..util.runtime import in_thread
+from .blame import blame_form, find_step
 from .html import Child, Html, facts, fold, join, table, table_row, tag, text
 from .live import Fragments
 from .privacy import outbound_table
@@ -68,7 +69,7 @@ def state(run: Run) -> Html:
 async def _run(view: View) -> PageContent:
     run = view.asked("id")
     details = await in_thread(read_details, view.console.hybrid.runs, run)
-    body = join([live("run", await _run_body(view, run, details)), _actions(view, details)])
+    body = join([live("run", await _run_body(view, run, details)), _actions(view, details), await blame_form(view, details.run)])
     return PageContent(f"Run {run[:12]}", body, live=f"/live/run?id={quote(run, safe='')}")
 
 
@@ -146,4 +147,4 @@ async def _cancel(view: View) -> str:
 
 
 RUNS: Final = Page("/runs", "Runs", _list, renew=_renew_list)
-RUN: Final = Page("/run", "", _run, {"resume": _resume, "cancel": _cancel}, renew=_renew_run)
+RUN: Final = Page("/run", "", _run, {"resume": _resume, "cancel": _cancel, "blame": find_step}, renew=_renew_run)

@@ -8,12 +8,12 @@ or the other way round. So a search by halves can miss the earliest one, and ste
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from ...protocols import InvalidRequest, Message, Sensitivity, Side, StepRequest, ToolCall, complete
+from ...protocols import ConfigError, InvalidRequest, Message, Sensitivity, Side, StepRequest, ToolCall, complete
 from ...protocols.steps import Value
-from ..agents.pool import AgentHandle
+from ..agents.pool import AgentHandle, AgentPool
 from ..safety.placeholders import map_message_texts
 from ..safety.privacy import RunPrivacy
 from ..task.task import transcript
@@ -230,3 +230,30 @@ def same(answer: str, expected: str) -> bool:
     """Return True if two answers agree but for case, spacing and a final full stop."""
     first, second = (" ".join(text.split()).casefold().removesuffix(".") for text in (answer, expected))
     return first == second
+
+
+async def find_blame(pool: AgentPool, failed: RecordedRun, better: RecordedRun | str, expected: str, *, ask_far: bool = False) -> Blame:
+    """Find the step that failed a run by the corrections of a better run, or of the agent with that name.
+
+    Args:
+        pool: the agents that continue the run after a correction.
+        failed: the run that failed.
+        better: a run of the same task that went well, or the name of an agent that says what each agent should have done.
+        expected: the right answer.
+        ask_far: far agents continue, too, at their price; else only near ones do.
+
+    Raises `ConfigError` if there is no such agent.
+    """
+    good = None if isinstance(better, str) else better
+
+    def judge(answer: str, calls: Sequence[ToolCall]) -> bool:
+        return same(answer, expected) and (good is None or failed.changes_of(calls) == good.changes_of(good.calls))
+
+    members = (member for member in pool if member.name in failed.agents)
+    live = {member.name: member for member in members if ask_far or member.side is Side.NEAR}
+    if good is not None:
+        return await blame(failed, replace(Reference.of(good), answer=expected), judge, live=live, also=[good])
+    known = [member.name for member in pool]
+    if better not in known:
+        raise ConfigError(f"there is no agent {better!r}", hint=f"the agents are {', '.join(known)}")
+    return await blame(failed, StrongerAgent(pool[str(better)], failed), judge, live=live)

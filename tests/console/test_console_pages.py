@@ -222,3 +222,30 @@ async def test_an_approval_tells_where_each_argument_comes_from(tmp_path: Path) 
         ("invented", "found in no text"),
     ):
         assert origin in page.partition(f"<code>{name}</code>")[2][:120]
+
+
+async def test_the_step_that_failed_a_run_is_found_by_one_that_went_well(tmp_path: Path) -> None:
+    @tool(effect="read")
+    def look(place: str) -> str:
+        """Look somewhere."""
+        return {"left": "nothing", "right": "the key"}[place]
+
+    places = iter(["left", "right"])
+
+    def act(request: StepRequest) -> Reply:
+        results = [message.tool_result.content for message in request.messages if message.tool_result is not None]
+        return results[-1] if results else [ToolCall(id="c", name="look", arguments={"place": next(places)})]
+
+    near = ScriptedAgent(act, name="near", confidence=0.9)
+    async with opened(tmp_path, near, tools=(look,)) as console, console.browser() as browser:
+        bad, good = [await console.hybrid.run("Find it.", strategy="device") for _ in range(2)]
+        page = (await browser.get(f"/console/run?id={bad.id}")).text
+        form = {**fields_of(page, "/console/run/blame"), "reference": good.id, "expected": ""}
+        reply = await browser.post("/console/run/blame", data=form)
+        assert "Step 1, near (near), failed this run." in reply.text
+        form = {
+            **fields_of((await browser.get(f"/console/run?id={good.id}")).text, "/console/run/blame"),
+            "reference": bad.id,
+            "expected": "the key",
+        }
+        assert "did not fail" in (await browser.post("/console/run/blame", data=form)).text
