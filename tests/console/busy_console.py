@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from console_face import TOKEN, Opened
+from pydantic import JsonValue
 
 from nearfar import (
     DeviceState,
@@ -146,7 +147,11 @@ def write_sweep(path: Path, tasks: int = 60) -> None:
     draw = random.Random(7)
     kinds = {"device": 0.55, "cloud": 0.93, "cascade": 0.86, "pevr/8": 0.78, "eva/8": 0.72}
     costs = {"device": 0.0, "cloud": 0.0042, "cascade": 0.0014, "pevr/8": 0.0011, "eva/8": 0.0009}
-    knobs = {"device": {"mode": "only_on_device"}, "cloud": {"mode": "only_in_cloud"}, "cascade": {"minimum_confidence": 0.7}}
+    knobs: dict[str, dict[str, JsonValue]] = {
+        "device": {"mode": "only_on_device"},
+        "cloud": {"mode": "only_in_cloud"},
+        "cascade": {"minimum_confidence": 0.7},
+    }
     lines = []
     for number in range(tasks):
         for label, share in kinds.items():
@@ -163,7 +168,7 @@ def write_sweep(path: Path, tasks: int = 60) -> None:
                     seed=1,
                     configuration=label,
                     strategy=label.partition("/")[0],
-                    knobs=dict(knobs.get(label, {})),
+                    knobs=knobs.get(label, {}),
                     near_model="qwen3-1.7b-q4",
                     far_model="frontier-large",
                     answer="x",
