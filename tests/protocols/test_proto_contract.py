@@ -40,7 +40,7 @@ def test_the_files_follow_the_rules_and_keep_the_contract() -> None:
 
 def test_a_field_with_another_number_breaks_the_contract_until_that_is_accepted(copy: Path) -> None:
     venv = node_environment()
-    change(copy, FINISHED, FINISHED.replace("= 1", "= 9"))
+    change(copy, FINISHED, FINISHED.replace("= 1", "= 99"))
     refused = check(venv, str(copy))
     assert refused.returncode == 1
     assert "agent.proto" in refused.stdout

@@ -29,7 +29,10 @@ def kept(request: pytest.FixtureRequest) -> KeptResponses:
 def response(name: str, *, behind: str | None = None) -> KeptResponse:
     said = [{"type": "message", "id": f"msg_{name}"}]
     return KeptResponse(
-        run=f"run-{name}", input=({"role": "user", "content": name},), response={"id": name, "output": said, "previous_response_id": behind}
+        session="talk",
+        run=f"run-{name}",
+        input=({"role": "user", "content": name},),
+        response={"id": name, "output": said, "previous_response_id": behind},
     )
 
 
@@ -46,7 +49,7 @@ async def test_a_chain_holds_input_and_output_of_all_its_responses_in_order(kept
         await kept.keep(response(name, behind=behind), "ana")
     chain = await kept.chain("three", "ana")
     assert [item.get("content") or item["id"] for item in chain.items] == ["one", "msg_one", "two", "msg_two", "three", "msg_three"]
-    assert (chain.first, chain.is_private) == ("one", True)
+    assert (chain.session, chain.is_private) == ("talk", True)
 
 
 async def test_a_deleted_response_is_gone_and_cannot_be_continued(kept: KeptResponses) -> None:
