@@ -367,6 +367,7 @@ async def test_tokens_are_estimated_for_parts_of_a_conversation_and_in_the_loop_
     async with Hybrid(near=ScriptedAgent([])) as hybrid:
         model = ChatNearfar(hybrid=hybrid)
         await hybrid.pool.enter()
-        counts = [model.get_num_tokens_from_messages(part) for part in ([HumanMessage("Hello")], [result], [HumanMessage("Hello"), result])]
+        parts: list[list[BaseMessage]] = [[HumanMessage("Hello")], [result], [HumanMessage("Hello"), result]]
+        counts = [model.get_num_tokens_from_messages(part) for part in parts]
     assert counts[0] > 1
     assert counts[2] == counts[0] + counts[1]

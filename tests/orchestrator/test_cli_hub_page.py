@@ -37,7 +37,7 @@ def plan(hub: HubConfig = LOCAL, device: str = "phone") -> PagePlan:
 async def test_the_link_holds_a_token_behind_the_hash() -> None:
     planned = plan()
     (record,) = read_tokens(Path("workers.toml"))
-    assert (record.caller, record.scopes, record.digest) == ("phone", {Scope.ATTACH}, token_digest(planned.token))
+    assert (record.caller, record.scopes, record.digest) == ("phone", frozenset({Scope.ATTACH}), token_digest(planned.token))
     async with open_page(Hub(read_tokens(Path("workers.toml"))), planned, insecure=False) as link:
         parts = urlsplit(link)
         assert (parts.scheme, parts.hostname, parts.path, parts.query) == ("http", "127.0.0.1", "/", "")

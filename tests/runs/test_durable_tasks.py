@@ -437,7 +437,7 @@ async def test_a_run_with_an_image_shows_it_again_when_it_is_resumed(config: Run
     asks = ScriptedAgent([LOOK, ToolCall(id="2", name="send")], capabilities=sees)
     async with Hybrid(near=asks, tools=[look, send], records=config) as first:
         with pytest.raises(ApprovalNeeded) as needed:
-            await first.run([Message.user("Send this", [image])], idempotency_key="k")
+            await first.run([Message.user("Send this", (image,))], idempotency_key="k")
     near = ScriptedAgent(["It is sent."], capabilities=sees)
     async with Hybrid(near=near, tools=[look, send], records=config) as second:
         result = await second.resume("k", approvals={request.id: True for request in needed.value.requests})

@@ -105,7 +105,12 @@ async def test_a_client_that_asks_on_but_never_reads_is_cut_off(monkeypatch: pyt
     paused = anyio.Event()
     pause = server_module._Connection.pause_writing
     monkeypatch.setattr(server_module, "UNREAD_SECONDS", 1.0)
-    monkeypatch.setattr(server_module._Connection, "pause_writing", lambda connection: (pause(connection), paused.set()))
+
+    def pausing(connection: server_module._Connection) -> None:
+        pause(connection)
+        paused.set()
+
+    monkeypatch.setattr(server_module._Connection, "pause_writing", pausing)
     far = ScriptedAgent([[*["a" * 100_000] * 200, anyio.Event()]], name="far", side=Side.FAR)
     async with Hybrid(far=far) as hybrid, served(hybrid) as server, asked_by_hand(server, buffer=4096) as (_, ours):
         await paused.wait()
