@@ -180,6 +180,18 @@ async def test_a_view_is_rendered_once_for_all_who_watch_it_and_not_for_nobody()
     assert channel._task is None
 
 
+async def test_a_page_that_fails_once_is_renewed_later() -> None:
+    outcomes = iter([ValueError("a defect"), "mended"])
+
+    async def render() -> dict[str, str]:
+        if isinstance(found := next(outcomes, "mended"), ValueError):
+            raise found
+        return {"list": found}
+
+    async with aclosing(Channel(render, period=0.01).view()) as views, asyncio.timeout(20):
+        assert await anext(views) == {"list": "mended"}
+
+
 @given(st.text())
 def test_any_text_stays_a_text(words: str) -> None:
     assert Tags(tag("p", text(words), title=words)).names == ["p"]
