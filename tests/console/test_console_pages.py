@@ -122,6 +122,24 @@ async def test_a_call_waits_for_a_yes_or_a_no(tmp_path: Path, answer: str, then:
         assert "No tool call waits" in (await browser.get("/console/approvals")).text
 
 
+async def test_a_damaged_trace_keeps_no_call_from_its_answer(tmp_path: Path) -> None:
+    async with opened(tmp_path, payer(), tools=(pay,)) as console, console.browser() as browser:
+        await answered(browser, await ask(browser, "Pay Ana 7."), "/console/approvals")
+        for file in (tmp_path / "runs").glob("traces.db*"):
+            file.write_bytes(b"junk" * 5000)
+        page = await browser.get("/console/approvals")
+        assert (page.status_code, "Approve" in page.text) == (200, True)
+
+
+async def test_a_defect_of_an_agent_is_told_under_the_question(tmp_path: Path) -> None:
+    def fail(_: StepRequest) -> Reply:
+        raise ZeroDivisionError("a defect")
+
+    async with opened(tmp_path, ScriptedAgent(fail)) as console, console.browser() as browser:
+        page = await answered(browser, await ask(browser, "Hello?"), "this turn failed")
+        assert "Hello?" in page
+
+
 async def test_a_decision_about_an_unknown_call_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path, payer(), tools=(pay,)) as console, console.browser() as browser:
         await answered(browser, await ask(browser, "Pay Ana 7."), "/console/approvals")
