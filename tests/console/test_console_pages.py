@@ -129,6 +129,8 @@ async def test_a_damaged_trace_keeps_no_call_from_its_answer(tmp_path: Path) -> 
             file.write_bytes(b"junk" * 5000)
         page = await browser.get("/console/approvals")
         assert (page.status_code, "Approve" in page.text) == (200, True)
+        page = await browser.get(f"/console/run?id={console.hybrid.runs.list()[0].id}")
+        assert (page.status_code, "Pay Ana 7." in page.text) == (200, True)
 
 
 async def test_a_defect_of_an_agent_is_told_under_the_question(tmp_path: Path) -> None:
