@@ -1,6 +1,7 @@
 """The file nearfar.toml for people: its policy, which may be edited while tasks run, and its JSON Schema, which editors show."""
 
 import ast
+import codecs
 import hashlib
 import inspect
 import logging
@@ -201,10 +202,13 @@ def _unpriced(config: Config) -> dict[str, str]:
 
 
 def read_text(path: Path) -> tuple[str, str]:
-    """Return the text of the file, and the name of this content for `save_policy`. Raises `ConfigError` where it cannot be read."""
+    """Return the text of the file with line ends `\\n`, and the name of this content for `save_policy`.
+
+    Raises `ConfigError` where it cannot be read.
+    """
     try:
         content = path.read_bytes()
-        return content.decode("utf-8-sig"), hashlib.sha256(content).hexdigest()
+        return content.decode("utf-8-sig").replace("\r\n", "\n"), hashlib.sha256(content).hexdigest()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}", hint="save it as UTF-8, where you may read it") from error
 
@@ -232,6 +236,8 @@ def config_with_policy(path: Path, text: str, agents: Mapping[str, Side]) -> Con
 def save_policy(path: Path, text: str, agents: Mapping[str, Side], *, over: str) -> None:
     """Replace the file atomically by a text whose policy can be used. A `PolicyFile` then takes it over.
 
+    The file keeps its kind of line ends, and its byte order mark.
+
     Raises what `config_with_policy` raises, `VersionConflict` where the file no longer has the content `over`, and `StoreUnavailable` where
     it cannot be written.
     """
@@ -240,9 +246,10 @@ def save_policy(path: Path, text: str, agents: Mapping[str, Side], *, over: str)
         raise VersionConflict(f"{path} was changed meanwhile", hint="copy your text, reload the page, and edit the new file")
     target = path.resolve()  # a link stays one
     try:
+        encoding, newline = _form(target)
         descriptor, fresh = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            with os.fdopen(descriptor, "w", encoding=encoding, newline=newline) as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -252,3 +259,9 @@ def save_policy(path: Path, text: str, agents: Mapping[str, Side], *, over: str)
             Path(fresh).unlink(missing_ok=True)
     except OSError as error:
         raise StoreUnavailable(f"{path} cannot be written: {error.strerror}", hint="the policy in force stays") from error
+
+
+def _form(path: Path) -> tuple[str, str]:
+    """Return the encoding of the file, which names its byte order mark, and its line ends."""
+    content = path.read_bytes()
+    return "utf-8-sig" if content.startswith(codecs.BOM_UTF8) else "utf-8", "\r\n" if b"\r\n" in content else "\n"

@@ -4,6 +4,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -74,6 +75,12 @@ class BrowserLogins:
             del self._sessions[cookie or ""]
             raise Unauthenticated("the session has ended", hint=_HINT)
         return found
+
+    def is_in(self, cookie: str | None, host: str) -> bool:
+        """The browser with this cookie is still logged in."""
+        with suppress(Unauthenticated):
+            return bool(self.session(cookie, host))
+        return False
 
     def leave(self, cookie: str | None) -> None:
         """End the session of a cookie."""

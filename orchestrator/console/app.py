@@ -152,8 +152,10 @@ class ConsoleApp:
         await send({"type": "http.response.start", "status": 200, "headers": encoded({"content-type": "text/event-stream"})})
         async with while_connected(receive), aclosing(self._channels.events(address, lambda: renew(view), page.period)) as events:
             async for data in events:
-                self._logins.session(cookie, host)
+                if not self._logins.is_in(cookie, host):
+                    break
                 await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 class _Renewed:

@@ -5,7 +5,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from ...protocols import ApprovalRequest, NotFound
+from ...protocols import ApprovalRequest, NotFound, StoreError
 from ..runs.leases import RunDetails, read_details
 from ..runs.run import RunState
 from ..safety.provenance import TrustedTexts
@@ -45,10 +45,10 @@ async def _body(view: View) -> Html:
 
 
 def _texts_of(view: View, run: str) -> Texts:
-    """Return what a run was told, by its origin: the user's words, and the results of each tool. Empty where its trace is not kept."""
+    """Return what a run was told, by its origin: the user's words, and the results of each tool. Empty without a trace that can be read."""
     try:
         entries = view.console.hybrid.traces.entries(run)
-    except NotFound:
+    except (NotFound, StoreError):
         return {}
     texts: dict[str, list[str]] = {}
     for entry in entries:

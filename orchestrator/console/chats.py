@@ -7,7 +7,8 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from ...protocols import ApprovalNeeded, Cancelled, InvalidRequest, NearfarError
+from ...protocols import ApprovalNeeded, Cancelled, InternalError, InvalidRequest, NearfarError
+from ...protocols.secrets import log_defect
 from ..hybrid.arguments import TaskOptions
 from ..hybrid.hybrid import Hybrid
 from ..task.events import (
@@ -138,6 +139,9 @@ class Chats:
         except NearfarError as error:  # the boundary of a task: its page tells of it
             turn.error = error
             logger.info("a turn of the console failed: %s", error)
+        except Exception as defect:  # the boundary of a task
+            log_defect(logger, "a turn of the console failed", defect)
+            turn.error = InternalError("this turn failed", hint="the server's log has the details")
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

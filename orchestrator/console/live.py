@@ -9,6 +9,7 @@ from typing import Final
 import orjson
 
 from ...protocols import NearfarError
+from ...protocols.secrets import log_defect
 from ..serve.sse import event
 from ..util.runtime import cancel_task
 
@@ -80,6 +81,9 @@ class Channel:
                 found = dict(await self._render())
             except NearfarError as error:
                 logger.warning("a page could not be renewed: %s", error)
+                found = self._latest
+            except Exception as defect:  # the boundary of a task: the pages would wait for ever for the next state
+                log_defect(logger, "a page could not be renewed", defect)
                 found = self._latest
             if found != self._latest:
                 async with self._changed:

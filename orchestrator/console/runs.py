@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
-from ...protocols import NotFound
+from ...protocols import NotFound, StoreError
 from ..runs.leases import RunDetails, read_details
 from ..runs.run import Run, RunState
 from ..tracing.page import TraceRow, label_text, rows_of
@@ -15,7 +15,7 @@ from .blame import blame_form, find_step
 from .html import Child, Html, facts, fold, join, table, table_row, tag, text
 from .live import Fragments
 from .privacy import outbound_table
-from .view import Page, PageContent, View, live
+from .view import Page, PageContent, View, failure, live
 
 _SHOWN: Final = 50
 """Runs in the list."""
@@ -80,20 +80,22 @@ async def _renew_run(view: View) -> Fragments:
 
 async def _run_body(view: View, run: str, details: RunDetails) -> Html:
     try:
-        rows = rows_of(await in_thread(view.console.hybrid.traces.entries, run))
+        happened = _timeline(rows_of(await in_thread(view.console.hybrid.traces.entries, run)))
     except NotFound:
-        rows = []
+        happened = tag("p", "No trace of this run is kept.", class_="empty")
+    except StoreError as error:
+        happened = failure(error.message, error.hint)
     left = await in_thread(view.console.privacy.outbound_log, run)
-    return join([_facts(details), tag("h2", "What happened"), _timeline(rows), tag("h2", "What left this device"), outbound_table(left)])
+    return join([_facts(details), tag("h2", "What happened"), happened, tag("h2", "What left this device"), outbound_table(left)])
 
 
 def _facts(details: RunDetails) -> Html:
-    run, failure = details.run, details.failure
+    run, failed = details.run, details.failure
     pairs = [
         ("state", state(run)),
         ("task", text(details.prompt)),
         ("answer", None if details.answer is None else tag("p", text(details.answer), class_="said")),
-        ("error", None if failure is None else text(f"{failure.error}: {failure.message}")),
+        ("error", None if failed is None else text(f"{failed.error}: {failed.message}")),
         ("strategy", run.strategy),
         ("began", when(run.began)),
         ("attempts", ", ".join(f"{each.agent} {each.outcome}" for each in details.attempts)),
@@ -112,9 +114,7 @@ def _actions(view: View, details: RunDetails) -> Html:
 
 
 def _timeline(rows: Sequence[TraceRow]) -> Html:
-    if not rows:
-        return tag("p", "No trace of this run is kept.", class_="empty")
-    end = max(row.began + row.seconds for row in rows) or 1.0
+    end = max((row.began + row.seconds for row in rows), default=0.0) or 1.0
     shown = [(number, row) for number, row in enumerate(rows)][-_MOST_ROWS:]
     return tag("div", [_row(row, end, f"row{number}") for number, row in shown], class_="timeline")
 

@@ -1,5 +1,6 @@
 """The console opens by a link that works once; a cookie counts on its own host; a change needs the token of its session."""
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -110,3 +111,14 @@ async def test_a_body_that_is_too_large_is_refused(tmp_path: Path) -> None:
         assert (await browser.post("/console/ask", content=b"prompt=" + b"a" * 21_000_000, headers=form)).status_code == 413
         assert (await browser.post("/console/ask", content=b"a=1&" * 1000, headers=form)).status_code == 400
         assert (await browser.post("/console/ask", content=b"\xff=\xfe", headers=form)).status_code in (400, 403)
+
+
+async def test_a_logout_ends_the_open_pages_of_its_browser(tmp_path: Path) -> None:
+    async with opened(tmp_path, near()) as console, console.browser() as browser, asyncio.timeout(20):
+        csrf = fields_of((await browser.get("/console/")).text, "/console/ask")["csrf"]
+        async with browser.stream("GET", "/console/live/runs") as page:
+            parts = page.aiter_bytes()
+            assert b"No task was served yet" in await anext(parts)
+            await browser.post("/console/leave", data={"csrf": csrf})
+            await console.hybrid.run("Hello?")
+            assert [part async for part in parts] == []

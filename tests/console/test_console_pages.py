@@ -122,6 +122,26 @@ async def test_a_call_waits_for_a_yes_or_a_no(tmp_path: Path, answer: str, then:
         assert "No tool call waits" in (await browser.get("/console/approvals")).text
 
 
+async def test_a_damaged_trace_keeps_no_call_from_its_answer(tmp_path: Path) -> None:
+    async with opened(tmp_path, payer(), tools=(pay,)) as console, console.browser() as browser:
+        await answered(browser, await ask(browser, "Pay Ana 7."), "/console/approvals")
+        for file in (tmp_path / "runs").glob("traces.db*"):
+            file.write_bytes(b"junk" * 5000)
+        page = await browser.get("/console/approvals")
+        assert (page.status_code, "Approve" in page.text) == (200, True)
+        page = await browser.get(f"/console/run?id={console.hybrid.runs.list()[0].id}")
+        assert (page.status_code, "Pay Ana 7." in page.text) == (200, True)
+
+
+async def test_a_defect_of_an_agent_is_told_under_the_question(tmp_path: Path) -> None:
+    def fail(_: StepRequest) -> Reply:
+        raise ZeroDivisionError("a defect")
+
+    async with opened(tmp_path, ScriptedAgent(fail)) as console, console.browser() as browser:
+        page = await answered(browser, await ask(browser, "Hello?"), "this turn failed")
+        assert "Hello?" in page
+
+
 async def test_a_decision_about_an_unknown_call_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path, payer(), tools=(pay,)) as console, console.browser() as browser:
         await answered(browser, await ask(browser, "Pay Ana 7."), "/console/approvals")
@@ -178,6 +198,18 @@ async def test_a_view_is_rendered_once_for_all_who_watch_it_and_not_for_nobody()
         shown["list"] = "b"
         assert await anext(first) == await anext(second) == {"list": "b"}
     assert channel._task is None
+
+
+async def test_a_page_that_fails_once_is_renewed_later() -> None:
+    outcomes = iter([ValueError("a defect"), "mended"])
+
+    async def render() -> dict[str, str]:
+        if isinstance(found := next(outcomes, "mended"), ValueError):
+            raise found
+        return {"list": found}
+
+    async with aclosing(Channel(render, period=0.01).view()) as views, asyncio.timeout(20):
+        assert await anext(views) == {"list": "mended"}
 
 
 @given(st.text())

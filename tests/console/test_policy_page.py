@@ -93,6 +93,18 @@ def test_a_saved_policy_is_taken_over_and_keeps_the_files_mode(tmp_path: Path) -
     assert file.current.strategy == "device"
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_saved_file_keeps_its_line_ends_and_its_byte_order_mark(tmp_path: Path, mark: bytes, end: bytes) -> None:
+    file = tmp_path / "nearfar.toml"
+    content = mark + FILE.encode().replace(b"\n", end)
+    file.write_bytes(content)
+    text, over = read_text(file)
+    assert text == FILE
+    save_policy(file, text.replace("0.7", "0.9"), SIDES, over=over)
+    assert file.read_bytes() == content.replace(b"0.7", b"0.9")
+
+
 def test_a_policy_is_checked_against_the_agents_that_there_are(tmp_path: Path) -> None:
     path = tmp_path / "nearfar.toml"
     path.write_text("[policy]\n", encoding="utf-8")
