@@ -121,7 +121,10 @@ async def _outcome(check: "Check", subject: "Subject") -> CheckOutcome:
 
 @asynccontextmanager
 async def _live_steps(socket: Path, worker: str) -> AsyncIterator[list[int]]:
-    """Yield a list whose only element is kept at the number of steps that the worker has not ended, as the hub knows it."""
+    """Yield a list whose only element is kept at the number of steps that the worker has not ended, as the hub knows it.
+
+    Raises `Unavailable` when the hub ends meanwhile: the checks that are left would blame the worker.
+    """
     live = [0]
 
     async def watch() -> None:
@@ -129,10 +132,14 @@ async def _live_steps(socket: Path, worker: str) -> AsyncIterator[list[int]]:
             live[0] = sum(known.live_steps for known in await list_workers(socket) if known.name == worker)
             await anyio.sleep(_POLL_SECONDS)
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch)
-        yield live
-        tasks.cancel_scope.cancel()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            yield live
+            tasks.cancel_scope.cancel()
+        await list_workers(socket)  # without a hub, the last checks fail sooner than the watch looks
+    except ExceptionGroup as errors:  # the watch and the checks end together
+        raise errors.exceptions[0] from None
 
 
 def _line(found: CheckOutcome) -> Line:

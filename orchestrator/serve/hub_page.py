@@ -6,6 +6,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Final
 
+import anyio
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
@@ -16,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Asgi
 
-from ...protocols import NearfarError, NotFound
+from ...protocols import NearfarError, NotFound, Unavailable
 from ...protocols.address import parse_address
 from ...protocols.channel import server_tls
 from ...protocols.hub import Hub
@@ -89,6 +90,8 @@ def _app(socket: HubSocket, model: PageModel, folder: Path, engine: Path) -> Sta
         path = model.parts.get(request.path_params["sha256"])
         if path is None:
             raise NotFound("this hub lends no such model", hint="load the page again")
+        if not await anyio.Path(path).is_file():
+            raise Unavailable("the hub's copy of the model was deleted", hint="start the hub again: it fetches the model")
         return FileResponse(path, media_type="application/octet-stream")
 
     routes: list[BaseRoute] = [

@@ -79,3 +79,26 @@ async def test_without_a_hub_it_says_what_to_start(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="no hub answers") as error:
         await run_suite(HubConfig(socket=tmp_path / "hub.sock"), "phone", PROMPTS, seconds=5)
     assert "nearfar serve hub" in error.value.hint
+
+
+async def test_a_hub_that_ends_in_mid_suite_is_named_instead_of_blaming_the_worker(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    async def hold() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    held = ScriptedAgent(answer, pace=hold, capabilities=Capabilities(cancellation=True))
+    config = HubConfig(address="127.0.0.1:0", tokens=tmp_path / "workers.toml", socket=tmp_path / "hub.sock")
+    token = add_token(config.tokens, "phone", scopes=(Scope.ATTACH,)).token
+    with anyio.fail_after(30):
+        async with accept_workers(config) as (hub, address):
+            worker = Worker(held, address, token=token)
+            running = asyncio.create_task(worker.run())
+            await hub.wait_for("phone")
+            suite = asyncio.create_task(run_suite(config, "phone", PROMPTS, seconds=20))
+            await asked.wait()
+        with pytest.raises(Unavailable, match="no hub answers"):
+            await suite
+        await worker.drain(0)
+        await running

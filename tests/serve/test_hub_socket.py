@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 pytest.importorskip("websockets", reason="the hub's page is an extra: pip install 'nearfar[serve]'")
@@ -272,3 +273,14 @@ async def test_the_hub_says_goodbye_when_it_closes(tmp_path: Path) -> None:
         await worker.attach()
         await hub.close()
         assert await worker.closed() == (4503, "Unavailable: the hub is shutting down")
+
+
+async def test_a_model_file_that_was_deleted_is_named(tmp_path: Path) -> None:
+    sha256 = "a" * 64
+    model = PageModel(described={"name": "raw"}, parts={sha256: tmp_path / "deleted"})
+    async with (
+        serve_page(Hub(TOKENS), model, tmp_path, ServeConfig(address="127.0.0.1:0")) as url,
+        httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {TOKENS['phone']}"}) as client,
+    ):
+        response = await client.get(f"/model/{sha256}")
+    assert (response.status_code, response.json()["error"]["message"].split(" (")[0]) == (503, "the hub's copy of the model was deleted")
