@@ -119,12 +119,13 @@ def warn(text: str) -> None:
 
 def show_error(error: NearfarError) -> None:
     """Print an error, the notes that were added to it, and its hint, on standard error."""
-    notes.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
+    # A worker or a server may have written the text, and terminals obey control characters.
+    notes.print(Text.assemble(("error: ", "bold red"), printable(error.message)), soft_wrap=True)
     # LangGraph adds notes about its own tasks, which mean nothing to the user of a command.
     for note in (note for note in getattr(error, "__notes__", []) if not note.startswith("During task")):
         notes.print(Text(f"  {note}", style="dim"), soft_wrap=True)
     if error.hint:
-        notes.print(Text(f"  {error.hint}", style="yellow"), soft_wrap=True)
+        notes.print(Text(f"  {printable(error.hint)}", style="yellow"), soft_wrap=True)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from nearfar.orchestrator.cli.printing import show_error
 from nearfar.orchestrator.cli.worker_conformance import Prompts, run_suite
 from nearfar.orchestrator.compose.hub import HubConfig, accept_workers
 from nearfar.protocols import Capabilities, Limits, ScriptedAgent, StepRequest, ToolCall, Unavailable
@@ -102,3 +103,8 @@ async def test_a_hub_that_ends_in_mid_suite_is_named_instead_of_blaming_the_work
             await suite
         await worker.drain(0)
         await running
+
+
+def test_an_error_that_a_worker_wrote_sends_the_terminal_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    show_error(Unavailable("gone\x1b[2J", hint="look\x1b]0;title\x07"))
+    assert not {"\x1b", "\x07"} & set(capsys.readouterr().err)
