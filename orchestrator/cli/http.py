@@ -1,11 +1,14 @@
 """`nearfar serve http` and `nearfar serve console`: turns for clients of OpenAI and Anthropic, and pages for the owner."""
 
+import asyncio
 import gc
 import logging
+import os
 import secrets
+import sys
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -32,6 +35,7 @@ from .telemetry import exporting
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from ..console.access import BrowserLogins
     from ..hybrid.hybrid import Hybrid
 
 _CALLER: Final = "local"
@@ -115,15 +119,52 @@ async def open_console(
 
     load_langgraph()
     async with (
+        AsyncExitStack() as stack,  # outlives the next blocks, the last of which serves until it is stopped
         console_around(hybrid, config, serve, file) as (logins, around),
         _served(hybrid, config, serve, seconds, around) as (url, made),
     ):
-        link = f"{url}/console/enter?key={logins.link()}"
+        link = _link(url, logins)
         once = Note("open this link in a browser; it works once, within ten minutes:", "")
-        told: list[Line] = [once, link, Note("stop with Ctrl-C")]
-        show({"url": url, "link": link, "token": made or None}, told, as_json=as_json)
+        stop = Note("stop with Ctrl-C" if as_json else "press Enter for another link, stop with Ctrl-C")
+        show({"url": url, "link": link, "token": made or None}, [once, link, stop], as_json=as_json)
+        if not as_json:
+            stack.enter_context(_at_enter(lambda: show({}, [_link(url, logins)], as_json=False)))
         if opens:
             await in_thread(webbrowser.open, link)
+
+
+def _link(url: str, logins: "BrowserLogins") -> str:
+    return f"{url}/console/enter?key={logins.link()}"
+
+
+@contextmanager
+def _at_enter(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` each time that Enter is pressed in this process's terminal; never without one, and on Windows."""
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        if not _owns_terminal():
+            return  # the keys are another process's: reading them would stop this one
+        if sys.stdin.readline():
+            act()
+        else:
+            loop.remove_reader(sys.stdin)  # its end
+
+    if not _owns_terminal():
+        yield
+        return
+    loop.add_reader(sys.stdin, read)
+    try:
+        yield
+    finally:
+        loop.remove_reader(sys.stdin)
+
+
+def _owns_terminal() -> bool:
+    """Standard input is a terminal, and this process is the one in front of it."""
+    if sys.platform == "win32" or not sys.stdin.isatty():
+        return False
+    return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
 
 
 async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: float, *, as_json: bool) -> None:

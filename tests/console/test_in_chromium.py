@@ -107,6 +107,18 @@ async def test_an_answer_streams_into_the_open_page(tmp_path: Path) -> None:
         assert browser.complaints == []
 
 
+async def test_what_has_the_focus_is_renewed_and_keeps_it(tmp_path: Path) -> None:
+    async with busy(tmp_path) as console, browsing(console) as browser:
+        await browser.open("/runs")
+        older = browser.page.locator("#runs a").first
+        address = await older.get_attribute("href")
+        await older.focus()
+        await console.hybrid.run("What is new today?", user="ana")
+        await browser.page.get_by_text("What is new today?").wait_for()
+        assert await browser.page.evaluate("document.activeElement.getAttribute('href')") == address
+        assert await browser.page.locator("#runs a").first.get_attribute("href") != address
+
+
 async def test_a_policy_is_checked_while_it_is_written_and_a_broken_one_is_not_saved(tmp_path: Path) -> None:
     async with busy(tmp_path) as console, browsing(console) as browser:
         file = tmp_path / "nearfar.toml"

@@ -10,9 +10,18 @@ function closedKeys(element) {
   return new Set([...element.querySelectorAll("details:not([open])[data-key]")].map((each) => each.dataset.key));
 }
 
+// Names what has the focus, so that it is found again: another call's button must never take the place of the one in focus.
+function nameOf(element) {
+  if (element.tagName === "SUMMARY") return element.parentElement.dataset.key;
+  if (element.form) return `${element.form.action} ${new URLSearchParams(new FormData(element.form))}`;
+  return element.getAttribute("href") ?? element.getAttribute("aria-label");
+}
+
 function replace(id, html) {
   const element = document.getElementById(id);
-  if (!element || element.contains(document.activeElement)) return; // what the reader is using stays until the next change
+  if (!element) return;
+  const active = element.contains(document.activeElement) ? document.activeElement : null;
+  const name = active && nameOf(active);
   const opened = openKeys(element);
   const closed = closedKeys(element);
   const follows = window.innerHeight + window.scrollY >= document.body.scrollHeight - 40;
@@ -20,6 +29,10 @@ function replace(id, html) {
   for (const each of element.querySelectorAll("details[data-key]")) {
     if (opened.has(each.dataset.key)) each.open = true;
     if (closed.has(each.dataset.key)) each.open = false;
+  }
+  if (name) {
+    const again = [...element.querySelectorAll(active.tagName)].find((each) => nameOf(each) === name);
+    if (again) again.focus({ preventScroll: true });
   }
   if (follows && element.dataset.follows !== undefined) window.scrollTo(0, document.body.scrollHeight);
 }
