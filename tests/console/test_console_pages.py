@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -201,10 +201,11 @@ async def test_a_view_is_rendered_once_for_all_who_watch_it_and_not_for_nobody()
 
 
 async def test_a_page_that_fails_once_is_renewed_later() -> None:
-    outcomes = iter([ValueError("a defect"), "mended"])
+    outcomes: Iterator[ValueError | str] = iter([ValueError("a defect"), "mended"])
 
     async def render() -> dict[str, str]:
-        if isinstance(found := next(outcomes, "mended"), ValueError):
+        found = next(outcomes, "mended")
+        if isinstance(found, ValueError):
             raise found
         return {"list": found}
 
