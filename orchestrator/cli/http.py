@@ -89,7 +89,7 @@ def serve_console(
     drain: options.Drain = 5.0,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show pages of what this machine's agents do: chat, runs, approvals, policy, money, privacy. A one-time link opens them.
+    """Show pages of what this machine's agents do: chat, runs, approvals, policy, money, memory, devices. A one-time link opens them.
 
     The same process serves what `serve http` serves.
     """

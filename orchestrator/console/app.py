@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ...protocols import InternalError, InvalidRequest, NearfarError, NotFound, RateLimited, Unauthenticated
+from ...protocols import ConfigError, InternalError, InvalidRequest, NearfarError, NotFound, RateLimited, Unauthenticated
 from ...protocols.secrets import log_defect
 from ..serve.errors import anthropic_error, status_of
 from ..serve.origin import OriginCheck
@@ -209,4 +209,6 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def _problem(error: NearfarError) -> PageContent:
-    return PageContent("That did not work", failure(error.message, error.hint), status=status_of(error, anthropic_error))
+    # A form that needs what is not configured is the reader's to mend, and no failure of the server.
+    status = 409 if isinstance(error, ConfigError) else status_of(error, anthropic_error)
+    return PageContent("That did not work", failure(error.message, error.hint), status=status)

@@ -282,3 +282,10 @@ async def test_the_step_that_failed_a_run_is_found_by_one_that_went_well(tmp_pat
             "expected": "the key",
         }
         assert "did not fail" in (await browser.post("/console/run/blame", data=form)).text
+
+
+async def test_a_form_that_lacks_its_configuration_is_told_what_to_configure(tmp_path: Path) -> None:
+    async with opened(tmp_path, ScriptedAgent([], name="near")) as console, console.browser() as browser:
+        csrf = fields_of((await browser.get("/console/")).text, "/console/ask")["csrf"]
+        reply = await browser.post("/console/policy/save", data={"csrf": csrf, "text": "[policy]\n", "version": "x"})
+    assert 400 <= reply.status_code < 500
