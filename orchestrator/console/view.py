@@ -111,10 +111,22 @@ def document(shown: PageContent, pages: tuple[Page, ...], path: str, session: Br
     body = tag(
         "body",
         tag("a", "Skip to the content", href="#content", class_="skip"),
-        tag("header", tag("a", tag("b", "Nearfar"), href=ROOT + "/", class_="brand"), tag("nav", menu, aria_label="Pages")),
+        tag(
+            "header",
+            tag("a", tag("b", "Nearfar"), href=ROOT + "/", class_="brand"),
+            tag("nav", menu, aria_label="Pages"),
+            _log_out(session),
+        ),
         tag("main", tag("h1", shown.title), shown.body, id="content", tabindex=-1, data_live=ROOT + shown.live if shown.live else None),
     )
     return f"<!doctype html>\n{tag('html', tag('head', head), body, lang='en')}\n"
+
+
+def _log_out(session: BrowserSession | None) -> Html | None:
+    if session is None:
+        return None
+    secret = tag("input", type="hidden", name="csrf", value=session.csrf)
+    return tag("form", secret, tag("button", "Log out", type="submit"), method="post", action=f"{ROOT}/leave", class_="quiet out")
 
 
 def failure(message: str, hint: str) -> Html:

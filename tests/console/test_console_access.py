@@ -122,3 +122,10 @@ async def test_a_logout_ends_the_open_pages_of_its_browser(tmp_path: Path) -> No
             await browser.post("/console/leave", data={"csrf": csrf})
             await console.hybrid.run("Hello?")
             assert [part async for part in parts] == []
+
+
+async def test_a_browser_logs_out_by_the_button_of_every_page(tmp_path: Path) -> None:
+    async with opened(tmp_path, near()) as console, console.browser() as browser:
+        reply = await browser.post("/console/leave", data=fields_of((await browser.get("/console/runs")).text, "/console/leave"))
+        assert "logged out" in reply.text
+        assert (await browser.get("/console/runs")).status_code == 401
