@@ -24,21 +24,21 @@ class ScriptedWorld:
         """Return two tools that read, and one that changes the number."""
 
         @tool(effect="read", source="internal_tool")
-        def find(at: int) -> str:
+        async def find(at: int) -> str:
             """Find something."""
-            return f"found {at} {self.value}"
+            return f"found place{at} in state{self.value}"
 
         @tool(effect="read", source="internal_tool")
-        def look(at: int) -> str:
+        async def look(at: int) -> str:
             """Look at something."""
-            return f"saw {at} {self.value}"
+            return f"saw place{at} in state{self.value}"
 
         @tool(effect="idempotent", source="internal_tool")
-        def put(at: int) -> str:
+        async def put(at: int) -> str:
             """Change something."""
             self.effects.append(at)
             self.value += at
-            return f"now {self.value}"
+            return f"now state{self.value}"
 
         return [find, look, put]
 

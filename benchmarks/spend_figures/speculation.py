@@ -20,7 +20,7 @@ from .scripted_world import ScriptedTask, ScriptedWorld
 
 _SEED: Final = 90210
 _FAR, _NEAR = 0.2, 0.02
-_USUAL, _THRIFTY = 0.5, 0.65
+_USUAL, _THRIFTY = 0.35, 0.5
 _AT_ONCE: Final = 6
 _WARM_UP: Final = 50
 """Tasks from which the look-ahead learns before anything counts."""

@@ -6,7 +6,6 @@ results of near's look-ups are kept by call in the same way. All of it lives in 
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from copy import copy
@@ -15,6 +14,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 from langgraph.errors import GraphBubbleUp
 
 from ...protocols import Message, NearfarError, Side, StepReply, StepRequest, ToolCall
@@ -143,9 +143,9 @@ class LookAhead:
             self._running = asyncio.create_task(self._go_ahead(path))
 
     async def _timed(self, ask: "Asking", request: StepRequest) -> StepReply:
-        began = time.monotonic()
+        began = anyio.current_time()
         reply = await ask(request)
-        self._rates.time(Side.FAR, time.monotonic() - began)
+        self._rates.time(Side.FAR, anyio.current_time() - began)
         return reply
 
     async def _early_reply(self, key: str, log: CallLog, listener: Listener | None) -> StepReply | None:
@@ -153,7 +153,7 @@ class LookAhead:
         early = self._early.pop(key, None)
         if early is None:
             return None
-        waiting = time.monotonic()
+        waiting = anyio.current_time()
         try:
             await asyncio.wait((early.reply,))
             reply = early.reply.result()
@@ -229,9 +229,9 @@ class LookAhead:
     async def _proposed(self, path: "NearPath", state: TaskState) -> Message | None:
         log = CallLog(state, path.runtime)
         self._near.append(log)
-        began = time.monotonic()
+        began = anyio.current_time()
         said = await path.propose(state, log)
-        self._rates.time(Side.NEAR, time.monotonic() - began)
+        self._rates.time(Side.NEAR, anyio.current_time() - began)
         return said
 
     async def _ask_early(self, path: "NearPath", state: TaskState) -> None:
@@ -243,7 +243,7 @@ class LookAhead:
         digest = sha256(key.encode()).hexdigest()[:12]
         request = request.model_copy(update={"idempotency_key": f"{request.idempotency_key[:100]}/ahead-{digest}"})
         ask = partial(log.ask, path.far, role="verify", turn=state["acted"])
-        self._early[key] = _EarlyCall(asyncio.create_task(self._timed(ask, request)), log, time.monotonic())
+        self._early[key] = _EarlyCall(asyncio.create_task(self._timed(ask, request)), log, anyio.current_time())
 
 
 Asking = Callable[[StepRequest], Awaitable[StepReply]]
