@@ -195,14 +195,11 @@ class TaskNodes:
         # Who sums up is on this device and reads all: what they write of what is covered here may not leave.
         summarizer = summarizer_of(self.pool, turn, log) if label is None else None
         ask = partial(ask, label=label)
-        path = None if label is not None or listener is None else near_path(turn, self, runtime)
-        if path is not None and context.ahead is not None:
-            asking = partial(context.ahead.ask, path, ask, log, listener=listener)
-            reply = await fitting.ask(request, asking, summarizer)
-        else:
-            reply = await fitting.ask(request, ask, summarizer)
-        told = None if path is None or context.ahead is None else context.ahead.told
-        return reply, fitting.noted if told is None else {**fitting.noted, "speculation": as_json(told)}
+        if label is None and context.ahead is not None and (path := near_path(turn, self, runtime)) is not None:
+            reply = await fitting.ask(request, partial(context.ahead.ask, path, ask, log, listener=listener), summarizer)
+            return reply, {**fitting.noted, "speculation": as_json(context.ahead.figures)}
+        reply = await fitting.ask(request, ask, summarizer)
+        return reply, fitting.noted
 
     def _acted(self, turn: AgentTurn, reply: StepReply, noted: TaskState, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Return the state after the step. Raises `InvalidOutput` if the reply cannot be used."""

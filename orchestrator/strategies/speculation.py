@@ -127,12 +127,13 @@ class LookAhead:
                 await cancel_task(early.reply)
 
     @property
-    def _told(self) -> Speculation:
+    def figures(self) -> Speculation:
+        """Return the run's figures so far."""
         return self.told or Speculation()
 
     def _tell(self, **more: float) -> None:
         """Add to the figures."""
-        told = self._told
+        told = self.figures
         self.told = told.model_copy(update={name: getattr(told, name) + value for name, value in more.items()})
 
     def _begin(self, path: "NearPath", key: str) -> None:
@@ -189,7 +190,7 @@ class LookAhead:
         log.made[:0] = lost
         self._early.clear()
         self._proposals.clear()
-        self.told = self._told.plus_waste(lost)
+        self.told = self.figures.plus_waste(lost)
 
     def _note(self, log: CallLog) -> None:
         """Put near's calls before far's, which stays the last."""

@@ -183,7 +183,7 @@ class SpeculateConfig(Value):
     """How far the near agent runs ahead in `speculate`: the `[policy.speculate]` section of nearfar.toml."""
 
     thrift: float = Field(default=0.4, ge=0, le=1)
-    """What dollars count against time, 0 to 1: at 0 near runs as far ahead as it may, at 1 not at all."""
+    """Weight of dollars against time, 0 to 1: at 0 near runs as far ahead as it may, at 1 not at all."""
     maximum_ahead: int = Field(default=8, ge=1, le=32)
     """Most steps that near is ahead of far, 1 to 32: as many far calls may be under way beyond the one that counts."""
     learn: bool = True

@@ -177,7 +177,7 @@ class Speculation(Value):
     proposed: int = 0
     """Steps that near has proposed."""
     confirmed: int = 0
-    """Those of them that far has made as well."""
+    """Proposals that far has made as well."""
     wasted_dollars: Dollars = Decimal(0)
     """US dollars of far calls that led nowhere; None: a provider does not say what a cancelled call costs."""
     saved_seconds: float = 0.0
