@@ -131,6 +131,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.policy import Policy as Policy
     from nearfar.orchestrator.task.policy import Preset as Preset
     from nearfar.orchestrator.task.policy import PrivacyConfig as PrivacyConfig
+    from nearfar.orchestrator.task.policy import SpeculateConfig as SpeculateConfig
     from nearfar.orchestrator.task.policy import SubtasksConfig as SubtasksConfig
     from nearfar.orchestrator.task.policy import SupervisionConfig as SupervisionConfig
     from nearfar.orchestrator.task.policy import Trigger as Trigger
@@ -141,6 +142,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.results import Result as Result
     from nearfar.orchestrator.task.results import RoleWork as RoleWork
     from nearfar.orchestrator.task.results import SideUsage as SideUsage
+    from nearfar.orchestrator.task.results import Speculation as Speculation
     from nearfar.orchestrator.task.results import ToolOutcome as ToolOutcome
     from nearfar.orchestrator.task.roles import Role as Role
     from nearfar.orchestrator.task.routing_policy import AmountsConfig as AmountsConfig
@@ -357,9 +359,9 @@ _NAMES = {
     "orchestrator.task.modes": "Mode Shape Situation Strategy TaskProfile",
     "orchestrator.task.policy": (
         "AutoConfig CompressionConfig CompressionUse GuardConfig MinionsConfig OnDoubt OnFinding Policy Preset PrivacyConfig "
-        "SubtasksConfig SupervisionConfig Trigger Verdict"
+        "SpeculateConfig SubtasksConfig SupervisionConfig Trigger Verdict"
     ),
-    "orchestrator.task.results": "Attempt Call Energy Result RoleWork SideUsage ToolOutcome",
+    "orchestrator.task.results": "Attempt Call Energy Result RoleWork SideUsage Speculation ToolOutcome",
     "orchestrator.task.roles": "Role",
     "orchestrator.task.routing_policy": (
         "AmountsConfig BreakerConfig EvidenceConfig FallbackConfig FallbackTrigger HedgeConfig IdleTimeouts LimitsConfig "

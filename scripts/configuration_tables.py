@@ -48,6 +48,7 @@ SECTIONS: Final = {
     "router": "RouterConfig",
     "supervision": "SupervisionConfig",
     "minions": "MinionsConfig",
+    "speculate": "SpeculateConfig",
     "subtasks": "SubtasksConfig",
     "compression": "CompressionConfig",
     "auto": "AutoConfig",

@@ -39,7 +39,7 @@ Far = Annotated[
     ),
 ]
 StrategyName = Annotated[
-    str | None, typer.Option("--strategy", "-s", help="device, cloud, route, cascade, pevr, eva, minions, subtasks or auto.")
+    str | None, typer.Option("--strategy", "-s", help="device, cloud, route, cascade, pevr, eva, minions, subtasks, speculate or auto.")
 ]
 ModeName = Annotated[
     str | None, typer.Option("--mode", "-m", help="only_on_device, prefer_on_device, auto, prefer_in_cloud or only_in_cloud.")

@@ -36,7 +36,7 @@ from ..task.events import TaskEvent, TaskFinished
 from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
 from ..task.policy import Policy, Verdict
-from ..task.results import Attempt, Call, Result, ToolOutcome, budget_exceeded, usage_of_side
+from ..task.results import Attempt, Call, Result, Speculation, ToolOutcome, budget_exceeded, usage_of_side
 from ..task.roles import RolesWork
 from ..task.task import Prompt, Task, read_output, scope_of, within_scope
 from ..task.turns import CallerTools
@@ -144,6 +144,7 @@ def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[Bas
         interventions=sum(call.verdict is Verdict.INTERVENE and not call.shadow for call in calls),
         decision=decision,
         selection=task.selection,
+        speculation=value_of(Speculation, state["speculation"]) if "speculation" in state else None,
         roles=value_of(RolesWork, state["roles"]).done if "roles" in state else (),
         reasons=(*decision.reasons, *state["reasons"], *given_up, *([] if doubt is None else [doubt])),
         label=value_of(Label, state["label"]),
@@ -435,7 +436,15 @@ class Pipeline:
         yield TaskFinished(result=await self._concluded(work, serving.result(), time.monotonic() - started))
 
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
-        """Run the task's graph and return its final state."""
+        """Run the task's graph and return its final state. What ran ahead of it has ended by then."""
+        ahead = self.graphs.look_ahead()
+        checks = replace(work.context.tool_checks, kept=ahead.kept)
+        try:
+            return await self._finished(replace(work, context=replace(work.context, ahead=ahead, tool_checks=checks)), options)
+        finally:
+            await ahead.aclose()
+
+    async def _finished(self, work: Work, options: TaskOptions) -> dict[str, Any]:
         task, context, parts = work.task, work.context, self._parts
         graph, config = self.graphs.of_task(task), self._config(task, options)
         since = None if self._plans is None else await self._plans.clearings()

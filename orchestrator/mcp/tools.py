@@ -72,6 +72,8 @@ class McpTool(Tool):
         pinned: its definition.
     """
 
+    is_external = True
+
     def __init__(self, connection: McpConnection, pinned: PinnedTool) -> None:
         self._connection = connection
         self._pinned = pinned

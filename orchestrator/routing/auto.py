@@ -86,6 +86,7 @@ SideDollars = Mapping[Side, float | None]
 FAR_SHARES: Final[Mapping[Strategy, float]] = {
     Strategy.DEVICE: 0.0,
     Strategy.CLOUD: 1.0,
+    Strategy.SPECULATE: 1.4,
     Strategy.CASCADE: 1.0,
     Strategy.ROUTE: 0.5,
     Strategy.PEVR: 0.5,

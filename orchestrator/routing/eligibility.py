@@ -20,7 +20,7 @@ from ...protocols import (
 from ...protocols.steps import Value
 from ..budgets.book import MEASURES, BudgetBook, BudgetScope, Spent
 from ..task.decisions import AgentEstimate, ConsideredAgent, Estimate, EstimateSource
-from ..task.modes import FAR_FIRST, ONLY_TEXT, SUPERVISED, TEXT_ONLY, AgentView, Mode, Strategy, language_of, primary_language
+from ..task.modes import CLOUD_LIKE, FAR_FIRST, ONLY_TEXT, SUPERVISED, TEXT_ONLY, AgentView, Mode, Strategy, language_of, primary_language
 from ..task.policy import Policy
 from ..task.routing_policy import HOUR, AmountsConfig, LimitsConfig, ObjectiveConfig, RouterConfig
 from ..task.rules import RESTRICTIONS, Ruling
@@ -92,8 +92,8 @@ def eligible(
     found = Eligible(remaining, [f"strategy {strategy}, mode {mode}: {' then '.join(order)}"])
     if strategy is Strategy.MINIONS:
         _check_both_sides(remaining, order, mode)
-    if not remaining or (strategy is Strategy.CLOUD and not _has(Side.FAR, remaining)):
-        wanted = Side.FAR if strategy is Strategy.CLOUD else " or ".join(order)
+    if not remaining or (strategy in CLOUD_LIKE and not _has(Side.FAR, remaining)):
+        wanted = Side.FAR if strategy in CLOUD_LIKE else " or ".join(order)
         raise ConfigError(f"no {wanted} agent is configured", hint=f"strategy {strategy} with mode {mode} needs one")
     _note_sides(agents, found, mode)
     _keep_private(found, strategy, sensitivity)
@@ -141,7 +141,7 @@ def _assign_roles(
 def _order(strategy: Strategy, mode: Mode) -> tuple[Side, ...]:
     """Return the sides to try, in order."""
     allowed = SIDES_OF_MODE[mode]
-    first = {Strategy.DEVICE: Side.NEAR, Strategy.CLOUD: Side.FAR}.get(strategy)
+    first = {Strategy.DEVICE: Side.NEAR, **dict.fromkeys(CLOUD_LIKE, Side.FAR)}.get(strategy)
     if first is not None and first not in allowed:
         raise SidesContradict(f"strategy {strategy} contradicts mode {mode}", hint="change one of the two")
     if strategy is Strategy.DEVICE:
@@ -174,7 +174,7 @@ def _keep_private(found: Eligible, strategy: Strategy, sensitivity: Sensitivity)
     for agent in far:
         found.leave_out(agent, "the task is private and stays on this device")
     # A user who asks for the cloud by name should get an error rather than the device's answer.
-    if not found.agents or (far and strategy in (Strategy.CLOUD, Strategy.MINIONS)):
+    if not found.agents or (far and strategy in {*CLOUD_LIKE, Strategy.MINIONS}):
         raise leaves_the_device()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import Capabilities, ConfigError, Prices, Sensitivity, Side
-from ..task.modes import Mode, Strategy
+from ..task.modes import CLOUD_LIKE, Mode, Strategy
 from ..task.policy import PRESETS, OnDoubt, OnFinding, Policy, Preset
 from ..task.roles import PREFIX, ROLE_NAME, Role, Team
 from ..task.routing_policy import FallbackTrigger
@@ -143,7 +143,7 @@ def _on_preset(policy: Policy) -> Iterator[PolicyFinding]:
     broken = {
         "sensitivity": policy.sensitivity is Sensitivity.PUBLIC and "tasks that do not say so are public",
         "mode": policy.mode not in (Mode.PREFER_ON_DEVICE, Mode.ONLY_ON_DEVICE) and "public tasks may begin in the cloud",
-        "strategy": policy.strategy is Strategy.CLOUD and "public tasks begin in the cloud",
+        "strategy": policy.strategy in CLOUD_LIKE and "public tasks begin in the cloud",
         "privacy.findings": policy.privacy.findings is not OnFinding.STAY and "texts leave in which something looks private",
         "privacy.detect": unsought and f"texts leave with any of {', '.join(unsought)}",
         "privacy.placeholders": policy.privacy.placeholders and "tasks go on in the cloud after private tool results",
@@ -156,7 +156,7 @@ def _on_preset(policy: Policy) -> Iterator[PolicyFinding]:
 
 
 def _on_modes(policy: Policy) -> Iterator[PolicyFinding]:
-    first = {Strategy.DEVICE: Side.NEAR, Strategy.CLOUD: Side.FAR}.get(policy.strategy)
+    first = {Strategy.DEVICE: Side.NEAR, **dict.fromkeys(CLOUD_LIKE, Side.FAR)}.get(policy.strategy)
     if first is not None and first not in SIDES_OF_MODE[policy.mode]:
         yield _error("policy", f"strategy {policy.strategy} contradicts mode {policy.mode}", "change one of the two")
     if policy.mode is Mode.ONLY_IN_CLOUD and policy.sensitivity is Sensitivity.PRIVATE:

@@ -62,7 +62,7 @@ from .traces import ScoredAnswer, log_arbitration, log_score, log_task
 
 logger = logging.getLogger(__name__)
 
-_CHOOSING = frozenset({Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE})
+_CHOOSING = frozenset({Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE, Strategy.SPECULATE})
 """Strategies in which any agent may come first: in the others each has a role."""
 _NO_LIMITS = LimitsConfig()
 _GUESS = "nothing is known yet of how these agents do, so the near side goes first, since it is free"

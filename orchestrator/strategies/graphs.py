@@ -34,6 +34,7 @@ from ..task.tools import Tool
 from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
 from .act_looks import ActJudging, ActNodes
+from .agreement import AgreementRates
 from .arbitration import end_arbitrated
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool, warn_of_refusal
 from .failing import correct, give_up
@@ -41,6 +42,7 @@ from .hedging import Hedge, hedge_of
 from .judging import judged
 from .minions import build_minions
 from .roles import build_roles
+from .speculation import LookAhead, near_path
 from .state import (
     Json,
     Keeping,
@@ -192,7 +194,11 @@ class TaskNodes:
         request, label = await as_agent_sees(turn.state, turn.handle, turn.request(context.specs), context)
         # Who sums up is on this device and reads all: what they write of what is covered here may not leave.
         summarizer = summarizer_of(self.pool, turn, log) if label is None else None
-        reply = await fitting.ask(request, partial(ask, label=label), summarizer)
+        ask = partial(ask, label=label)
+        if label is None and context.ahead is not None and (path := near_path(turn, self, runtime)) is not None:
+            reply = await fitting.ask(request, partial(context.ahead.ask, path, ask, log, listener=listener), summarizer)
+            return reply, {**fitting.noted, "speculation": as_json(context.ahead.figures)}
+        reply = await fitting.ask(request, ask, summarizer)
         return reply, fitting.noted
 
     def _acted(self, turn: AgentTurn, reply: StepReply, noted: TaskState, log: CallLog, runtime: TaskRuntime) -> TaskState:
@@ -338,7 +344,7 @@ Builder = Callable[[TaskNodes], TaskGraphBuilder]
 
 
 def build_single(nodes: TaskNodes) -> TaskGraphBuilder:
-    """Return the graph of `device`, `cloud`, `route` and `cascade`.
+    """Return the graph of `device`, `cloud`, `route`, `cascade` and `speculate`.
 
     One agent acts and runs tools until it answers; the next takes over until an answer stands. The graph's input is
     `{"task": Task.model_dump(mode="json")}`.
@@ -420,7 +426,7 @@ def build_eva(nodes: TaskNodes) -> TaskGraphBuilder:
 
 
 BUILDERS: Mapping[Strategy, Builder] = {
-    **dict.fromkeys((Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE), build_single),
+    **dict.fromkeys((Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE, Strategy.SPECULATE), build_single),
     Strategy.PEVR: build_pevr,
     Strategy.EVA: build_eva,
     Strategy.MINIONS: build_minions,
@@ -476,6 +482,11 @@ class Graphs:
         self._store = store
         self._compiled: dict[Builder, TaskGraph] = {}
         self._of_roles: dict[str, TaskGraph] = {}
+        self._rates = AgreementRates()
+
+    def look_ahead(self) -> LookAhead:
+        """Return what runs ahead of one run; it has to be closed."""
+        return LookAhead(self._rates)
 
     def __getitem__(self, strategy: Strategy) -> TaskGraph:
         """Return the graph of a strategy. Raises what `builder_of` raises."""

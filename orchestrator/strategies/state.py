@@ -39,6 +39,8 @@ from .tool_calls import PlannedCall, ToolCalls, ToolChecks
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
+    from .speculation import LookAhead
+
 
 V = TypeVar("V", bound=Value)
 Json = dict[str, Any]
@@ -172,6 +174,8 @@ class TaskState(TypedDict, total=False):
     """The part of the work that the supervisor's checks have covered, as a `Watch`; None before the first check."""
     minions: Json
     """The progress of `minions`, as a `Round`; absent in other strategies."""
+    speculation: Json
+    """How far near ran ahead of far, as a `Speculation`; absent in other strategies."""
     subtasks: Json
     """The subtasks of `subtasks` and their results, as a `SubtasksWork`; absent in other strategies."""
     hand_off: Json
@@ -308,6 +312,8 @@ class TaskContext:
     """Roles that the task may be handed to, by the names of the tools that do so."""
     turn_taking: anyio.Lock | None = None
     """Held while the tools of one message run, where several runs side by side must not race in one world."""
+    ahead: "LookAhead | None" = None
+    """The steps that near has proposed ahead of far; None: nothing runs ahead."""
     account: Account | None = None
     """The task's budget account; None if the graph runs by itself in another app."""
     plans: PlanCache | None = None

@@ -24,6 +24,14 @@ _CUT_OFF: Final = f"{UNKNOWN}the work ended while the tool ran"
 _NOT_BEGUN: Final = f"{NOT_RUN}the work ended before it"
 
 
+class Kept(Protocol):
+    """Results of look-ups that were made ahead."""
+
+    async def take(self, call: ToolCall, tool: Tool) -> str | None:
+        """Return the result of an equal look-up; None: there is none."""
+        ...
+
+
 class Effects(Protocol):
     """Runs calls so that none has its effect twice in a run, even if the process dies in between."""
 
@@ -52,6 +60,8 @@ class ToolChecks:
     approver: Approver | None = None
     effects: Effects | None = None
     placeholders: Placeholders | None = None
+    kept: Kept | None = None
+    """Results of look-ups that were made ahead of the calls."""
     overdue: Overdue = field(default_factory=Overdue)
     """Calls that ran past their limits, if no ledger is kept."""
     denied: set[str] = field(default_factory=set)
@@ -339,6 +349,8 @@ class ToolCalls:
             return await run_tool_call(call, self._tools)
         occurrence = planned.occurrence
         assert occurrence is not None, "the call was cleared"
+        if checks.kept is not None and (known := await checks.kept.take(call, tool)) is not None:
+            return ToolResult(call_id=call.id, name=call.name, content=known)
         if checks.effects is None:
             key = occurrence.key(self._task)
             return await run_unrecorded(call, tool, action=self._action(occurrence), key=key, overdue=checks.overdue)

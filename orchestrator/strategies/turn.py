@@ -342,8 +342,9 @@ def acts(call: ToolCall, context: TaskContext) -> bool:
 
 
 def call_of(log: CallLog, turn: AgentTurn) -> Call | None:
-    """Return the latest `execute` call of the turn's agent, which may have been asked to summarize, too."""
-    return next((call for call in reversed(log.made) if (call.agent, call.role) == (turn.handle.name, "execute")), None)
+    """Return the latest call in which the turn's agent took the step. It may have been asked to summarize, too."""
+    own = (call for call in reversed(log.made) if call.agent == turn.handle.name and call.role in ("execute", "verify"))
+    return next(own, None)
 
 
 _TRIES = 5

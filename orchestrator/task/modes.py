@@ -82,6 +82,8 @@ class Strategy(StrEnum):
     """The near agent reads a long context in pieces, for jobs that the far one writes without seeing it."""
     SUBTASKS = "subtasks"
     """The task is cut into subtasks; independent ones run in parallel, each routed on its own."""
+    SPECULATE = "speculate"
+    """The far agent, as in `cloud`, with the near one running ahead: far is asked about its proposals before they are confirmed."""
     AUTO = "auto"
     """One of the others, chosen per task from the outcomes of similar tasks."""
 
@@ -99,13 +101,15 @@ class Strategy(StrEnum):
 
 SUPERVISED = frozenset({Strategy.PEVR, Strategy.EVA})
 """Strategies in which one side works and the other one supervises it."""
-ALONE = (Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE)
+ALONE = (Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE, Strategy.SPECULATE)
 """Strategies in which one agent can do all the work."""
 TEXT_ONLY = SUPERVISED | {Strategy.MINIONS, Strategy.SUBTASKS}
 """Strategies that write prompts of their own from the task's text."""
 ONLY_TEXT: Final = "it works on text, and the task carries images or documents"
 """Why such a strategy does not serve a task."""
-FAR_FIRST = frozenset({Strategy.CLOUD, Strategy.MINIONS, Strategy.SUBTASKS})
+CLOUD_LIKE = frozenset({Strategy.CLOUD, Strategy.SPECULATE})
+"""Strategies in which each step of the answer is the far agent's."""
+FAR_FIRST = frozenset({*CLOUD_LIKE, Strategy.MINIONS, Strategy.SUBTASKS})
 """Strategies that begin on the far side, where the mode allows it."""
 
 

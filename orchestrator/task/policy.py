@@ -179,6 +179,19 @@ class SubtasksConfig(Value):
     """Let the tools of only one subtask run at a time, so that they cannot interfere; false if they only read."""
 
 
+class SpeculateConfig(Value):
+    """How far the near agent runs ahead in `speculate`: the `[policy.speculate]` section of nearfar.toml."""
+
+    thrift: float = Field(default=0.4, ge=0, le=1)
+    """Weight of dollars against time, 0 to 1: at 0 near runs as far ahead as it may, at 1 not at all."""
+    maximum_ahead: int = Field(default=8, ge=1, le=32)
+    """Most steps that near is ahead of far, 1 to 32: as many far calls may be under way beyond the one that counts."""
+    learn: bool = True
+    """Learn from each proposal how often near and far agree after each tool, and go ahead accordingly."""
+    tools: tuple[str, ...] = ()
+    """External read-only tools, as those of MCP servers, that may run ahead of far. Those of the app may without being named."""
+
+
 class Trigger(StrEnum):
     """An event in the executor's work that causes a check (after SupervisorAgent, arXiv 2510.26585)."""
 
@@ -345,6 +358,8 @@ class Policy(Value):
     """How the strategy `minions` reads a long context."""
     subtasks: SubtasksConfig = SubtasksConfig()
     """How the strategy `subtasks` divides a task."""
+    speculate: SpeculateConfig = SpeculateConfig()
+    """How far near runs ahead in the strategy `speculate`."""
     compression: CompressionConfig = CompressionConfig()
     """Compression of conversations that are too long for an agent."""
     auto: AutoConfig = AutoConfig()

@@ -90,7 +90,8 @@ class Call(Value):
     """One step of one agent, in whatever role it was asked."""
 
     role: str
-    """`execute`; `plan` and `verify` of a supervisor; other strategies name theirs."""
+    """`execute`; `plan` and `verify` of a supervisor; `speculate` of a near agent that runs ahead, and `verify` of the far agent that was
+    asked ahead; other strategies name theirs."""
     agent: str
     """Name of the agent."""
     side: Side
@@ -120,7 +121,7 @@ class Call(Value):
     verdict: Verdict | None = None
     """Verdict of the check; None for other calls, and if it failed."""
     shadow: bool = False
-    """The verdict was only recorded."""
+    """Its verdict was only recorded, or far was asked ahead in vain."""
     error: str | None = None
     """Class name of the error, if the call failed."""
     finish_reason: FinishReason | None = None
@@ -166,6 +167,27 @@ class ToolOutcome(Value):
     def may_have_acted(self) -> bool:
         """Return whether the tool was started and is not declared to read only."""
         return self.effect not in (None, Effect.READ) and self.outcome != "not_run"
+
+
+class Speculation(Value):
+    """How far the near agent ran ahead of far in the strategy `speculate`, and with what success."""
+
+    cycles: int = 0
+    """Times that near began to run ahead: at the start, and after each mismatch."""
+    proposed: int = 0
+    """Steps that near has proposed."""
+    confirmed: int = 0
+    """Proposals that far has made as well."""
+    wasted_dollars: Dollars = Decimal(0)
+    """US dollars of far calls that led nowhere; None: a provider does not say what a cancelled call costs."""
+    saved_seconds: float = 0.0
+    """Seconds by which far calls had begun early."""
+
+    def plus_waste(self, calls: Sequence[Call]) -> "Speculation":
+        """Return the figures with the dollars of `calls` that led nowhere."""
+        dollars = [self.wasted_dollars, *(call.dollars for call in calls)]
+        total = None if None in dollars else sum((each for each in dollars if each is not None), Decimal(0))
+        return self.model_copy(update={"wasted_dollars": total})
 
 
 class SideUsage(Value):
@@ -256,6 +278,8 @@ class Result(Value):
     """The router's choice of the agent, and what it expected of each."""
     selection: SelectionDecision | None = None
     """The strategy that `auto` chose; None: another strategy was asked for."""
+    speculation: Speculation | None = None
+    """How far near ran ahead of far; None: in another strategy than `speculate`."""
     roles: tuple[RoleWork, ...] = ()
     """The roles that worked on the task, in order; the last one answered, and `attempts` and `decision` are those of its work. Empty: the
     task was given to no role.

@@ -142,6 +142,8 @@ class Tool:
     Made by `@tool`; still callable like the function itself.
     """
 
+    is_external = False
+    """Another program runs it, such as the server of an MCP tool."""
     _arguments_type: type[BaseModel] | None = None
     """None: the tool has a schema that was made elsewhere, and no Python signature."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..statistics import Floats
 
 
-_SINGLE: Final = frozenset({Strategy.ROUTE, Strategy.CASCADE, Strategy.DEVICE, Strategy.CLOUD})
+_SINGLE: Final = frozenset({Strategy.ROUTE, Strategy.CASCADE, Strategy.DEVICE, Strategy.CLOUD, Strategy.SPECULATE})
 """Strategies in which one agent answers whose outcome was recorded, unless it fails."""
 _ORACLE_POINTS: Final = 41
 

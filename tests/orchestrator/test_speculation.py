@@ -1,0 +1,165 @@
+"""The strategy `speculate`: near runs ahead of far, and answers and effects are those of `cloud`."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from nearfar import Hybrid, NearfarError, Policy, Result, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, tool
+from nearfar.orchestrator.strategies.agreement import AgreementRates
+from nearfar.orchestrator.task.events import AgentText, TaskFinished, ToolStarted
+from nearfar.orchestrator.task.tools import Tool
+from nearfar.protocols.fakes import Reply
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class World:
+    """Tools over a number, and a list of what was done to it."""
+
+    value: int = 0
+    effects: list[int] = field(default_factory=list)
+    looks: list[int] = field(default_factory=list)
+
+    @property
+    def tools(self) -> list[Tool]:
+        @tool(effect="read", source="internal_tool")
+        def look(at: int) -> str:
+            """Look at a place."""
+            self.looks.append(at)
+            return f"{at} of {self.value}"
+
+        @tool(effect="read", approval=True, source="internal_tool")
+        def ask(at: int) -> str:
+            """Look at a place that needs approval."""
+            self.looks.append(at)
+            return f"asked {at}"
+
+        @tool(effect="at_most_once", source="internal_tool")
+        def put(at: int) -> str:
+            """Change the world."""
+            self.effects.append(at)
+            self.value += at
+            return f"now {self.value}"
+
+        return [look, ask, put]
+
+
+@dataclass(frozen=True)
+class Game:
+    """A random task: what far does at each step, and where near says something else."""
+
+    seed: int
+    steps: int = 6
+    agreement: float = 0.7
+    fails_at: int | None = None
+
+    def step(self, request: StepRequest, side: str) -> Reply:
+        """Return the step of a side, which depends on what it was shown and not on when."""
+        results = [message.tool_result.content for message in request.messages if message.tool_result is not None]
+        number = len(results)
+        chance = random.Random(f"{self.seed} {number} {results}")
+        name = chance.choice(("look", "look", "look", "put", "ask"))
+        at = chance.randrange(5)
+        if side == "near" and chance.random() > self.agreement:
+            name, at = chance.choice(("look", "put")), at + 10
+        if side == "far" and number == self.fails_at:
+            return Unavailable("far is away")
+        if number >= self.steps:
+            return f"{side} says {' '.join(results)}"
+        return ToolCall(id=f"{side}-{number}", name=name, arguments={"at": at})
+
+
+async def played(game: Game, strategy: str, pace: float = 0.0, **policy: object) -> tuple[Result, World, ScriptedAgent]:
+    world = World()
+    far = ScriptedAgent(lambda request: game.step(request, "far"), name="far", side=Side.FAR, pace=pace)
+    near = ScriptedAgent(lambda request: game.step(request, "near"), name="near")
+    given = Policy.model_validate({"sensitivity": "public", "speculate": policy})
+    async with Hybrid(near=near, far=far, tools=world.tools, policy=given) as hybrid:
+        return await hybrid.run("Play.", strategy=strategy), world, far
+
+
+def told(result: Result) -> Sequence[object]:
+    """Return all that a task has come to, without the ids of calls."""
+    calls = [(outcome.agent, outcome.call.name, outcome.call.arguments, outcome.outcome, outcome.result) for outcome in result.tool_calls]
+    return [result.text, result.agent, calls, [(message.role, message.text) for message in result.messages]]
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_answers_and_effects_are_those_of_cloud(seed: int) -> None:
+    chance = random.Random(seed)
+    fails_at = chance.choice((None, None, None, 0, 2, 4))
+    game = Game(seed, steps=chance.randrange(1, 8), agreement=chance.choice((0.2, 0.7, 1.0)), fails_at=fails_at)
+    alone, world, _ = await played(game, "cloud")
+    ahead, other, _ = await played(game, "speculate", thrift=chance.choice((0.0, 0.5, 1.0)))
+    assert told(ahead) == told(alone)
+    assert other.effects == world.effects
+
+
+async def test_far_is_asked_before_near_is_confirmed() -> None:
+    @dataclass(frozen=True)
+    class Looks(Game):
+        def step(self, request: StepRequest, side: str) -> Reply:
+            number = sum(message.role == "tool" for message in request.messages)
+            return f"{side} is done" if number == 4 else ToolCall(id=f"{side}-{number}", name="look", arguments={"at": number})
+
+    result, world, far = await played(Looks(0), "speculate", pace=0.02, thrift=0.0)
+    assert result.text == "far is done"
+    assert world.looks == [0, 1, 2, 3], "a look-up that was made ahead is not made again"
+    assert result.speculation is not None
+    assert (result.speculation.cycles, result.speculation.proposed, result.speculation.confirmed) == (1, 4, 4)
+    assert {call.role for call in result.calls if call.side is Side.NEAR} == {"speculate"}
+    assert [call.role for call in result.calls if call.side is Side.FAR] == ["execute", "verify", "verify", "verify", "verify"]
+    assert len(far.requests) == 5
+
+
+async def test_nothing_that_changes_something_runs_ahead() -> None:
+    async def near_alone(name: str) -> tuple[World, Result]:
+        world = World()
+        call = ToolCall(id="n", name=name, arguments={"at": 3})
+        far, near = ScriptedAgent(["No."], name="far", side=Side.FAR, pace=0.02), ScriptedAgent([call] * 9, name="near")
+        async with Hybrid(near=near, far=far, tools=world.tools) as hybrid:
+            return world, await hybrid.run("Play.", strategy="speculate", sensitivity="public")
+
+    for name in ("put", "ask"):
+        world, result = await near_alone(name)
+        assert (world.effects, world.looks, result.text) == ([], [], "No.")
+    world, result = await near_alone("look")
+    assert (world.looks, result.tool_calls) == ([3], ()), "the look-up ran ahead, and is not on record: far never made it"
+
+
+async def test_a_stream_shows_what_far_says_alone() -> None:
+    game = Game(5, agreement=0.6)
+    world = World()
+    far = ScriptedAgent(lambda request: game.step(request, "far"), name="far", side=Side.FAR)
+    near = ScriptedAgent(lambda request: game.step(request, "near"), name="near")
+    async with Hybrid(near=near, far=far, tools=world.tools) as hybrid:
+        events = [event async for event in hybrid.stream("Play.", strategy="speculate", sensitivity="public")]
+    finished = events[-1]
+    assert isinstance(finished, TaskFinished)
+    assert "".join(event.text for event in events if isinstance(event, AgentText)) == finished.result.text
+    started = [event.call.id for event in events if isinstance(event, ToolStarted)]
+    assert started == [outcome.call.id for outcome in finished.result.tool_calls]
+
+
+async def test_a_private_task_is_refused_as_by_cloud() -> None:
+    world = World()
+    far, near = ScriptedAgent(["No."], name="far", side=Side.FAR), ScriptedAgent(["No."], name="near")
+    async with Hybrid(near=near, far=far, tools=world.tools) as hybrid:
+        with pytest.raises(NearfarError, match="private"):
+            await hybrid.run("Play.", strategy="speculate", sensitivity="private")
+    assert not near.requests
+
+
+def test_thrift_asks_for_better_odds() -> None:
+    rates = AgreementRates()
+    odds = [rates.least_odds(thrift / 10) for thrift in range(11)]
+    assert odds == sorted(odds)
+    assert (odds[0], odds[-1]) == (0.0, 2.0)
+    for _ in range(50):
+        rates.learn(("", "look"), was_confirmed=True)
+        rates.learn(("", "guess"), was_confirmed=False)
+    assert rates.is_worth_it((("", "look"),) * 4, 0.5)
+    assert not rates.is_worth_it((("", "guess"),), 0.5)
