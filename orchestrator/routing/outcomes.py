@@ -20,7 +20,7 @@ from ..agents.pool import PaceSource, no_pace
 from ..task.decisions import Arm
 from ..task.modes import TaskProfile
 from .costs import Group, RunningEstimates, lineage, nested
-from .draft_outcomes import EscalatedDraft, ScoredDraft
+from .draft_outcomes import EscalatedDraft, Faults, ReportedFault, ScoredDraft
 from .familiarity import Familiarity
 from .run_records import Outcome
 from .success import Correction, Drift, DriftDetector
@@ -296,6 +296,7 @@ class OutcomeStore:
         self.corrections: dict[Path | None, Correction] = {}
         self._cards: dict[str, Correction] = {}
         """Corrections of the probabilities of each card."""
+        self.faults = Faults()
         self._confirmations: dict[tuple[str, str], DriftDetector] = {}
         """Watch over the far agents' verdicts, by the card and the agent that drafted."""
         self.by_length: dict[Path, Correction] = {}
@@ -316,9 +317,12 @@ class OutcomeStore:
             for each in known:
                 self.add(each)
 
-    def add(self, outcome: Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft) -> None:
+    def add(self, outcome: Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft | ReportedFault) -> None:
         """Take in how a task went."""
         with self.lock:
+            if isinstance(outcome, ReportedFault):
+                self.faults.add(outcome)
+                return
             if isinstance(outcome, ScoredDraft):
                 self._add_draft(outcome)
                 return
@@ -346,6 +350,11 @@ class OutcomeStore:
         """Return the correction of the probabilities of one card; empty: of the default card."""
         with self.lock:
             return self._cards.setdefault(card, Correction())
+
+    def reported_faults(self, task_class: str, *, public_only: bool) -> list[str]:
+        """Return the faults that reports have named most often in a class."""
+        with self.lock:
+            return self.faults.of(task_class, public_only=public_only)
 
     def _add_draft(self, draft: ScoredDraft) -> None:
         drift = self.card_correction(draft.card).learn(draft.subject, draft.task_class, draft.predicted, draft.score)

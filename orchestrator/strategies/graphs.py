@@ -79,6 +79,8 @@ class TaskNodes:
         self._context = TaskContext.of(tools)
         self.escalations: dict[Path, Escalation] = {}
         """The learned escalations that policies name, each loaded once."""
+        self.priors: dict[str, str] = {}
+        """What must be true of a right outcome, by kind of task, without what a task names."""
         self._part_graphs: dict[tuple[Strategy, bool], TaskGraph] = {}
 
     def build(self, strategy: Strategy) -> TaskGraphBuilder:

@@ -29,7 +29,7 @@ from ..task.modes import Strategy
 from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import Task, transcript
+from ..task.task import Task, task_text
 from .calls import CallLog, TaskRuntime, emit, warn_of_refusal
 from .failing import give_up
 from .prompts import (
@@ -449,14 +449,6 @@ def has_answered(state: TaskState) -> bool:
 def after_tools(state: TaskState) -> str:
     """Check a turn that has acted if the schedule or a trigger asks for it. One that handed the task to another role ends the work."""
     return "verify" if not is_accepted(state) and Oversight(state).cause() is not None else "act"
-
-
-def task_text(task: Task) -> str:
-    """Return the task as text for the supervisor: the prompt or, for a longer conversation, a transcript with roles."""
-    if len(task.messages) == 1:
-        return task.messages[0].text
-    said = ((message.role, transcript([message])) for message in task.messages)
-    return "\n".join(f"{role}: {text}" for role, text in said if text)
 
 
 def _check_request(view: Oversight, work: Sequence[Message], cause: Cause | None) -> tuple[Message, ...]:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, field_serializer
 from ...protocols import AgentCard, BudgetExceeded, EnergySource, FinishReason, Message, Performance, Side, TokenLogprob, ToolCall, Usage
 from ...protocols.steps import Value
 from .decisions import RouteDecision, SelectionDecision
-from .evidence import ActLook, Arbitration, ExtractedAnswer, WeighedDraft
+from .evidence import ActLook, Arbitration, ExtractedAnswer, VerifiedDraft, WeighedDraft
 from .labels import Label, RecalledItem
 from .policy import Cause, Verdict
 from .tools import Effect
@@ -76,6 +76,8 @@ class Attempt(Value):
     """The card's own probabilities; None: no card has weighed it."""
     arbitration: Arbitration | None = None
     """The far agent's verdict on it; None: it was not escalated, or no card has weighed it."""
+    verified: Mapping[str, VerifiedDraft] = {}
+    """Verdicts of judges on it, by the verifier: `outcome`, `prior_first`, `rubric`."""
     acts: tuple[ActLook, ...] = ()
     """Looks at calls of tools that change something, before they ran."""
     extracted: ExtractedAnswer | None = None
