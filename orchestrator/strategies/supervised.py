@@ -25,6 +25,7 @@ from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..task.decisions import RouteDecision
 from ..task.events import SupervisorSpoke
+from ..task.labels import Label
 from ..task.modes import Strategy
 from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
 from ..task.results import Attempt
@@ -41,9 +42,11 @@ from .prompts import (
     read_verdict,
     verify_plan_request,
     verify_progress_request,
+    with_points,
 )
 from .state import TaskState, as_json, chosen_by_plan, label_of, opening, step_request, value_of
 from .turn import AgentTurn, after_calls, after_step, asked_with_less, is_accepted
+from .verifying import AskedAgent, PriorPoints
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes
@@ -378,14 +381,15 @@ class SupervisorNodes:
 
     async def _judged(self, view: Oversight, log: CallLog, cause: Cause | None, runtime: TaskRuntime) -> SupervisorVerdict:
         state, shadow = view.state, view.policy.shadow and cause != "act"
-        strategy, longest = view.decision.strategy, view.policy.maximum_guidance
-        supervisor = self._supervisor(view)
+        strategy, longest, supervisor = view.decision.strategy, view.policy.maximum_guidance, self._supervisor(view)
 
         def reading(reply: StepReply) -> Verdict:
             return read_verdict(reply, strategy=strategy, longest=longest).verdict
 
+        points = await self._prior(view, log, runtime) if view.policy.prior else ()
+
         async def ask(work: Sequence[Message], key: str) -> StepReply:
-            request = await self._request(supervisor, view, _check_request(view, work, cause), key, runtime)
+            request = await self._request(supervisor, view, _check_request(view, work, cause, points), key, runtime)
             return await log.ask(supervisor, request, role="verify", turn=state["acted"], cause=cause, shadow=shadow, reading=reading)
 
         try:
@@ -399,6 +403,12 @@ class SupervisorNodes:
             SupervisorSpoke(agent=supervisor.name, text=reply.text, verdict=judgement.verdict, trigger=cause, shadow=shadow),
         )
         return judgement
+
+    async def _prior(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> Sequence[str]:
+        """Return what must be true of a right outcome. Raises `ConfigError` if the supervisor reads no such points."""
+        asked = AskedAgent(self._supervisor(view), log, "prior", value_of(Label, view.state["opening"]))
+        await asked.require_reader()
+        return await PriorPoints(self._nodes.priors, [asked], self._nodes.context(runtime).specs)(view.task)
 
     def _supervisor(self, view: Oversight) -> AgentHandle:
         assert view.decision.supervisor is not None, "the graph leads here only where there is a supervisor"
@@ -451,8 +461,8 @@ def after_tools(state: TaskState) -> str:
     return "verify" if not is_accepted(state) and Oversight(state).cause() is not None else "act"
 
 
-def _check_request(view: Oversight, work: Sequence[Message], cause: Cause | None) -> tuple[Message, ...]:
-    text, guidance = task_text(view.task), view.state["guidance"]
+def _check_request(view: Oversight, work: Sequence[Message], cause: Cause | None, points: Sequence[str]) -> tuple[Message, ...]:
+    text, guidance = with_points(task_text(view.task), points), view.state["guidance"]
     request = verify_plan_request if view.decision.strategy is Strategy.PEVR else verify_progress_request
     *before, last = request(text, guidance, work)
     return (*before, Message.user(f"{last.text}\n\n{NOT_YET_RUN}")) if cause == "act" else (*before, last)

@@ -127,6 +127,11 @@ class AskedAgent:
         """Return its card. Raises what opening the agent raises."""
         return (await self.handle.open()).card
 
+    async def require_reader(self) -> None:
+        """Raise `ConfigError` if the agent reads no points to judge by: models of a single world know only trained words."""
+        if (await self.card()).world is not None:
+            raise ConfigError(f"{self.handle.name} reads no points to judge by", hint="models of a single world give plain verdicts alone")
+
     async def ask(self, task: Task, messages: Sequence[Message], key: str, **fields: object) -> StepReply:
         """Ask one step; `fields` are those of `StepRequest`. Raises what the step raises."""
         return await self.log.ask(self.handle, step_request(task, messages, key, **fields), role=self.role, label=self.label)
@@ -197,25 +202,22 @@ class JudgeVerifier:
         self._points = points
 
     async def verify(self, task: Task, candidates: Sequence[str], evidence: CandidateEvidence) -> Verification:
-        """Ask for a verdict on the first of `candidates`.
-
-        Raises `ConfigError` for points that the judge cannot read: models of a single world know only the words they were trained on.
-        """
+        """Ask for a verdict on the first of `candidates`. Raises `ConfigError` for points that the judge cannot read."""
         first, card = len(self._asked.log.made), await self._asked.card()
+        if self._points is not None:
+            await self._asked.require_reader()
         points = () if self._points is None else await self._points(task)
         if self._points is not None and not points:
             return Verification(UNDECIDED, "no point is known by which to judge it")
-        if points and card.world is not None:
-            raise ConfigError(f"{card.name} reads no points to judge by", hint='verifiers = ["outcome"] asks it for a plain verdict')
         work = [*evidence.messages[len(task.messages) :], Message.assistant(candidates[0])]
-        words = _SHIPPED if card.world is not None else _GENERAL
+        words = SHIPPED_WORDS if card.world is not None else GENERAL_WORDS
         messages = words.request(task_text(task), points, work)
         raw, said = await self._share(task, messages, f"{evidence.key}/judge/{self._asked.role}", words, card)
         score = self._calibrate(raw)
         because = f"{self._asked.handle.name} takes it for right with {score:.0%}{_unmet(said)}"
         return Verification(score, because, self._asked.cost_since(first), Signal({"log odds": log_odds(raw)}), raw)
 
-    async def _share(self, task: Task, messages: Sequence[Message], key: str, words: "_Words", card: AgentCard) -> tuple[float, str]:
+    async def _share(self, task: Task, messages: Sequence[Message], key: str, words: "VerdictWords", card: AgentCard) -> tuple[float, str]:
         """Return the share of yes, and a reply. Raises `InvalidOutput` if no verdict can be read."""
         if card.capabilities.logprobs:
             reply = await self._asked.ask(task, messages, key, top_logprobs=_LIKELIEST, max_output_tokens=words.longest)
@@ -233,7 +235,7 @@ class JudgeVerifier:
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
+class VerdictWords:
     """The words of a verdict, and the request that asks for them."""
 
     yes: str
@@ -273,9 +275,14 @@ def _unmet(said: str) -> str:
     return "" if found is None else f": {found[0].strip()[:200]}"
 
 
-_SHIPPED: Final = _Words("CONTINUE", "INTERVENE", lambda task, _, work: verify_progress_request(task, "", work), 1, is_first=True)
+def _shipped_request(task: str, points: Sequence[str], work: Sequence[Message]) -> tuple[Message, ...]:
+    assert not points, "the shipped models read none"
+    return verify_progress_request(task, "", work)
+
+
+SHIPPED_WORDS: Final = VerdictWords("CONTINUE", "INTERVENE", _shipped_request, 1, is_first=True)
 """The words that the shipped models are trained on."""
-_GENERAL: Final = _Words("Yes", "No", judge_request, _VERDICT_TOKENS, is_first=False)
+GENERAL_WORDS: Final = VerdictWords("Yes", "No", judge_request, _VERDICT_TOKENS, is_first=False)
 
 
 class PriorPoints:

@@ -210,6 +210,11 @@ class EvidenceConfig(Value):
     """Name of a near agent that has to agree with the draft; the draft's own agent is sampled a second time. None: no second opinion."""
     verifiers: tuple[VerifierKind, ...] = ()
     """Verdicts that a draft needs after the other checks, cheapest first: one below 0.5, corrected by reported outcomes, rejects it."""
+    votes: int = Field(default=1, ge=1, le=64)
+    """Most samples of a near agent that vote on its answer, weighted by confidence: sampling stops once an answer leads clearly.
+
+    Answers that have a schema, took more than one step or are streamed are not voted on.
+    """
     judge: str | None = None
     """Name of the agent that gives these verdicts. None: the far agent that would take over, if it may be told the work."""
     before_acts: bool = True

@@ -8,7 +8,7 @@ import pytest
 from nearfar import Attempt, ConfigError, Hybrid, InvalidRequest, Message, Result, ScriptedAgent, Side, StepRequest, ToolCall, tool
 from nearfar.orchestrator.routing.escalation_training import draft_examples_of
 from nearfar.orchestrator.routing.traces import read_traces
-from nearfar.orchestrator.strategies.prompts import JUDGE, PRIOR
+from nearfar.orchestrator.strategies.prompts import JUDGE, PLAN, PRIOR
 from nearfar.orchestrator.strategies.verifying import CandidateEvidence, GroundedVerifier, SchemaVerifier
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Capabilities
@@ -204,8 +204,6 @@ async def test_a_judge_of_a_single_world_reads_no_points() -> None:
     judge = Judge("Right: No")
     judge._card = judge.card.model_copy(update={"world": "search"})
     async with hybrid_of(judge, "rubric") as hybrid:
-        done = await hybrid.run(QUESTION)
-        hybrid.report(done, score=0.0, because="It is a guess.")
         with pytest.raises(ConfigError, match="reads no points"):
             await hybrid.run(QUESTION)
 
@@ -226,3 +224,35 @@ async def test_an_answer_is_verified_against_its_schema_and_what_tools_found() -
     assert (await SchemaVerifier().verify(plain, ["yes"], nothing)).score == 0.5
     assert (await GroundedVerifier().verify(plain, ["Orbix Labs"], nothing)).score == 0.0
     assert (await GroundedVerifier().verify(typed, ["yes"], nothing)).score == 0.5
+
+
+@pytest.mark.parametrize("strategy", ["pevr", "eva"])
+async def test_a_supervisor_with_a_prior_checks_by_what_it_wrote_before_the_work(strategy: str) -> None:
+    shown: list[StepRequest] = []
+
+    def supervise(request: StepRequest) -> Reply:
+        if system_of(request) == PRIOR:
+            return "1. The invoice of Mira Falk was looked up."
+        shown.append(request)
+        return "1. invoices(...)\n2. answer" if system_of(request) == PLAN else "CONTINUE"
+
+    looked_up = [ToolCall(id="1", name="invoices", arguments={"name": "Mira Falk"}), "paid"]
+    policy = {"strategy": strategy, "sensitivity": "public", "supervision": {"interval": 1, "prior": True}}
+    far = ScriptedAgent(supervise, name="far", side=Side.FAR)
+    async with Hybrid(near=ScriptedAgent(looked_up * 2, name="near"), far=far, tools=[invoices], policy=policy) as hybrid:
+        first = await hybrid.run(QUESTION)
+        await hybrid.run(QUESTION)
+    checks = [request.messages[-1].text for request in shown if system_of(request) != PLAN]
+    assert len(checks) == 2
+    assert all("Must be true of a right outcome:\n1. The invoice of Mira Falk was looked up." in text for text in checks)
+    assert [call.role for call in first.calls].count("prior") == 1
+    assert len(far.requests) - len(shown) == 1
+
+
+async def test_a_supervisor_of_a_single_world_takes_no_prior() -> None:
+    judge = Judge("Right: No")
+    judge._card = judge.card.model_copy(update={"world": "search"})
+    policy = {"strategy": "eva", "sensitivity": "public", "supervision": {"triggers": ["answer"], "prior": True}}
+    async with Hybrid(near=ScriptedAgent(["yes"], name="near"), far=judge, policy=policy) as hybrid:
+        with pytest.raises(ConfigError, match="reads no points"):
+            await hybrid.run(QUESTION)
