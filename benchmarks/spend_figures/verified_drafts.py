@@ -1,10 +1,10 @@
-"""Drafts of the shipped near model with the verdicts of the shipped far one, recorded once and kept with the benchmarks.
+"""Drafts of the shipped near model with the verdicts of both shipped models, recorded once and kept with the benchmarks.
 
     python -m benchmarks.spend_figures.verified_drafts     an hour of one core
 
-Each task is carried out by the near model and by the far one. The far model then judges the near one's whole work with its answer: the
-probability of the word CONTINUE, against INTERVENE, under the prompt that it is trained on. In the search world, where no task changes
-anything, the near model is sampled eight times more.
+Each task is carried out by the near model and by the far one. Both models then judge the near one's whole work with its answer: the
+probability of the word CONTINUE, against INTERVENE, under the prompt that the far one is trained on. In the search world, where no task
+changes anything, the near model is sampled eight times more.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar import Hybrid
+from nearfar.device.llama.model import start_backend
 from nearfar.orchestrator.lab.worlds.loading import draw_tasks, open_world
 from nearfar.orchestrator.lab.worlds.world import World, WorldTask
 from nearfar.orchestrator.routing.checks import is_grounded
@@ -33,7 +34,7 @@ from nearfar.protocols import (
     complete,
 )
 
-from ..routing_figures.near_recording import HeardAgent, start_backend
+from ..routing_figures.near_recording import HeardAgent
 
 FILE: Final = Path(__file__).with_name("verified_drafts.json.gz")
 WORLDS: Final = ("search", "apps")
@@ -107,18 +108,27 @@ class DraftRecorder:
     async def _judged(self, task: WorldTask, request: StepRequest, text: str) -> Row:
         """Return the verdict on the near model's work, the tokens that it took, and a second sample of the answer."""
         work = [*request.messages[1:], Message.assistant(text)]
-        asked = StepRequest(messages=verify_progress_request(task.prompt, "", work), idempotency_key="judge", top_logprobs=20)
-        verdict = await complete(self._far, asked.model_copy(update={"max_output_tokens": 1}))
-        logprobs = tuple(map(TokenLogprob.model_validate, self._far.steps[-1][1].logprobs))
-        finished = verdict.finished.model_copy(update={"logprobs": logprobs})
+        asked = StepRequest(
+            messages=verify_progress_request(task.prompt, "", work), idempotency_key="judge", top_logprobs=20, max_output_tokens=1
+        )
+        near, _ = await _verdict(self._near, asked)
+        far, tokens = await _verdict(self._far, asked)
         fields = {"tool_choice": ToolChoice.NONE, "temperature": _TEMPERATURE, "idempotency_key": "opinion"}
         opinion = await complete(self._near, request.model_copy(update=fields))
         return {
-            "verdict": SHIPPED_WORDS.likely_share(verdict.model_copy(update={"finished": finished})),
-            "verdict_tokens": [verdict.finished.usage.input_tokens, 1],
+            "verdicts": {"near": near, "far": far},
+            "verdict_tokens": tokens,
             "opinion": opinion.text,
             "is_grounded": is_grounded(text, request.messages),
         }
+
+
+async def _verdict(agent: HeardAgent, asked: StepRequest) -> tuple[float | None, int]:
+    """Return the share of yes in a verdict, and the tokens that the judge read."""
+    reply = await complete(agent, asked)
+    logprobs = tuple(map(TokenLogprob.model_validate, agent.steps[-1][1].logprobs))
+    finished = reply.finished.model_copy(update={"logprobs": logprobs})
+    return SHIPPED_WORDS.likely_share(reply.model_copy(update={"finished": finished})), finished.usage.input_tokens
 
 
 async def _outcome(work: HeardWork, world: World, task: WorldTask, *, temperature: float | None = None) -> Row:

@@ -1,6 +1,6 @@
 """Votes of several samples on an answer, weighted by confidence, with early stopping (after DeepConf, arXiv 2508.15260).
 
-A vote counts the log odds of its confidence, as in naive Bayes, and sampling stops once the leading answer is ahead by odds of 7 to 1: a sure
+A vote counts the log odds of its confidence, as in naive Bayes. Sampling stops once the leading answer is ahead by odds of 7 to 1: a sure
 draft needs no further sample.
 """
 
