@@ -3,10 +3,10 @@
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 
@@ -108,12 +108,21 @@ class _Server(uvicorn.Server):
             self.listens.set()
 
 
+class Front(NamedTuple):
+    """Further pages in front of an app."""
+
+    around: Callable[[ASGIApp], ASGIApp] = lambda app: app
+    """Returns the app with the pages in front of it."""
+    end_streams: Callable[[], None] = lambda: None
+    """Ends the responses that would not end by themselves; called when the server drains."""
+
+
 class HttpServer:
     """A server that runs."""
 
-    def __init__(self, server: _Server, address: str, access: Access, mcp: McpMount | None) -> None:
+    def __init__(self, server: _Server, address: str, access: Access, streams: Sequence[Callable[[], None]]) -> None:
         self._server = server
-        self._mcp = mcp
+        self._end_streams = streams
         self.address = address
         """URL at which it listens."""
         self.access = access
@@ -127,8 +136,8 @@ class HttpServer:
     async def drain(self) -> None:
         """Stop listening, let requests finish as long as the server was told to, and end."""
         self._server.should_exit = True
-        if self._mcp is not None:
-            self._mcp.end_listening()
+        for end in self._end_streams:
+            end()
         await self._server.has_ended.wait()
 
     def end_now(self) -> None:
@@ -140,10 +149,15 @@ class HttpServer:
 
 @asynccontextmanager
 async def serve_hybrid(
-    hybrid: Hybrid, config: ServeConfig, *, tokens: Tokens, drain: float = 0.0, around: Callable[[ASGIApp], ASGIApp] = lambda app: app
+    hybrid: Hybrid,
+    config: ServeConfig,
+    *,
+    tokens: Tokens,
+    drain: float = 0.0,
+    front: Front = Front(),  # noqa: B008 - it cannot change
 ) -> AsyncIterator[HttpServer]:
-    """Serve a `hybrid` over HTTP until the context ends; requests that are being served then get `drain` seconds. `around` returns the app
-    with others in front of it.
+    """Serve a `hybrid` over HTTP until the context ends; requests that are being served then get `drain` seconds. `front` stands before the
+    app.
 
     Raises `ConfigError` for an address that cannot be used, or that others can reach without TLS.
     """
@@ -156,8 +170,9 @@ async def serve_hybrid(
     watching = asyncio.create_task(access.watch())
     mcp = McpMount(hybrid, config) if find_spec("mcp") is not None else None
     try:
-        async with serve_app(lambda _: around(make_app(hybrid, config, access, mcp)), address, config, drain=drain) as (server, url):
-            yield HttpServer(server, url, access, mcp)
+        streams = [front.end_streams] if mcp is None else [front.end_streams, mcp.end_listening]
+        async with serve_app(lambda _: front.around(make_app(hybrid, config, access, mcp)), address, config, drain=drain) as (server, url):
+            yield HttpServer(server, url, access, streams)
     finally:
         if mcp is not None:
             await mcp.aclose()
