@@ -12,15 +12,15 @@ import orjson
 from ...protocols import NearfarError
 from ...protocols.secrets import log_defect
 from ..serve.sse import event
-from ..util.runtime import cancel_task
 
 Fragments = Mapping[str, str]
 """HTML by the id of the element that it replaces."""
+_NOTHING: Final[Fragments] = {}
 Render = Callable[[], Awaitable[Fragments]]
 
-PERIOD: Final = 0.1
+PERIOD: Final = 0.15
 """Seconds between two looks at what a page shows."""
-_SHARE: Final = 4.0
+_SHARE: Final = 1.0
 """Seconds between two looks for each second that one takes: a long page is looked at less often."""
 QUIET: Final = 15.0
 """Seconds after which a line without a change is kept open by a comment."""
@@ -61,9 +61,9 @@ class Channel:
         self._period = period
         self._viewers = 0
         self._task: asyncio.Task[None] | None = None
-        self._latest: Fragments = {}
-        self._encoded = (Update({}, {}), b"")
-        self._changed = asyncio.Condition()
+        self._latest = _NOTHING
+        self._news = _news()
+        self._encoded = (Update(_NOTHING, _NOTHING), b"")
 
     @property
     def is_watched(self) -> bool:
@@ -79,19 +79,21 @@ class Channel:
             self._encoded = (update, event(orjson.dumps(changed), name="fragments"))
         return self._encoded[1]
 
-    async def view(self) -> AsyncGenerator[Update, None]:
-        """Yield the fragments whenever they have changed. A viewer that is slow misses states in between, and none at the end."""
+    async def view(self) -> AsyncGenerator[Update | None, None]:
+        """Yield the fragments whenever they have changed, and None after each quiet while.
+
+        A viewer that is slow misses states in between, and none at the end.
+        """
         self._viewers += 1
         if self._task is None:
             self._task = asyncio.create_task(self._look())
-        seen: Fragments = {}
+        seen = _NOTHING
         try:
             while True:
-                async with self._changed:
-                    while self._latest is seen or not self._latest:
-                        await self._changed.wait()
-                    before, seen = seen, self._latest
-                yield Update(before, seen)
+                if self._latest is seen:
+                    await asyncio.wait({self._news}, timeout=QUIET)
+                before, seen = seen, self._latest
+                yield None if seen is before else Update(before, seen)
         finally:
             self._viewers -= 1
             if not self._viewers and self._task is not None:
@@ -110,9 +112,9 @@ class Channel:
                 log_defect(logger, "a page could not be renewed", defect)
                 found = dict(self._latest)
             if found != self._latest:
-                async with self._changed:
-                    self._latest = found
-                    self._changed.notify_all()
+                news, self._news = self._news, _news()
+                self._latest = found
+                news.set_result(None)
             await asyncio.sleep(max(self._period, _SHARE * (time.monotonic() - began)))
 
 
@@ -133,8 +135,8 @@ class Channels:
         channel = self._open.setdefault(address, Channel(render, period))
         self._pages += 1
         try:
-            async with aclosing(channel.view()) as views, aclosing(_kept_alive(views)) as changes:
-                async for update in changes:
+            async with aclosing(channel.view()) as updates:
+                async for update in updates:
                     yield b": still here\n\n" if update is None else channel.encoded(update)
         finally:
             self._pages -= 1
@@ -142,14 +144,5 @@ class Channels:
                 self._open.pop(address, None)
 
 
-async def _kept_alive(views: AsyncGenerator[Update, None]) -> AsyncGenerator[Update | None, None]:
-    """Yield each update, and None after each quiet while."""
-    waiting = asyncio.ensure_future(anext(views))
-    try:
-        while True:
-            done, _ = await asyncio.wait({waiting}, timeout=QUIET)
-            yield waiting.result() if done else None
-            if done:
-                waiting = asyncio.ensure_future(anext(views))
-    finally:
-        await cancel_task(waiting)
+def _news() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()

@@ -215,6 +215,7 @@ async def test_a_view_is_rendered_once_for_all_who_watch_it_and_not_for_nobody()
         assert await anext(first) == await anext(second) == ({}, {"list": "a"})
         shown["list"] = "b"
         update = await anext(first)
+        assert update is not None
         assert update == await anext(second) == ({"list": "a"}, {"list": "b"})
         assert channel.encoded(update) is channel.encoded(update)
     assert channel._task is None
