@@ -37,13 +37,19 @@ if TYPE_CHECKING:
 IDLE_SECONDS: Final = 75
 """Seconds for which a connection stays open between two requests: clients of both makers keep theirs for less."""
 _BACKLOG: Final = 1024
+_MOST_HEAD: Final = 64 * 1024
+"""Bytes that a client may send before the head of its request is complete."""
 _LEAST_DRAIN: Final = 0.05
 """Seconds in which connections without a request are closed."""
 
 
 class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen by uvicorn among its own
-    """A connection that ends if its client sends no request, or does not read what it is sent."""
+    """A connection that ends if its client sends no request, or an endless head, or does not read what it is sent."""
 
+    _latest: object = None
+    """The request that began last; anything but its body is the head of the next one."""
+    _head = 0
+    """Bytes of a head that is not complete."""
     _limit: asyncio.TimerHandle | None = None
     _is_upgraded = False
 
@@ -57,12 +63,22 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
         super().data_received(data)
         if self._is_upgraded:
             return  # its WebSocket has limits of its own
+        self._count_head(len(data))
         if self.flow.write_paused:
             return  # further requests are no excuse for leaving the response unread
         if self.cycle is not None and not self.cycle.response_complete:
             self._end_after(None)
         elif self._limit is None:
             self._end_after(HANDSHAKE_SECONDS)
+
+    def _count_head(self, size: int) -> None:
+        """End the connection of a client whose head is too long: httptools keeps heads of any length."""
+        if self.cycle is not self._latest or (self.cycle is not None and self.cycle.more_body):
+            self._latest, self._head = self.cycle, 0
+            return
+        self._head += size
+        if self._head > _MOST_HEAD:
+            self.transport.abort()
 
     def handle_websocket_upgrade(self, *event: Any) -> None:  # noqa: ANN401 - h11's implementation is given an event, httptools' none
         self._is_upgraded = True
