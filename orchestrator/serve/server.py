@@ -46,10 +46,8 @@ _LEAST_DRAIN: Final = 0.05
 class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen by uvicorn among its own
     """A connection that ends if its client sends no request, or an endless head, or does not read what it is sent."""
 
-    _latest: object = None
-    """The request that began last; anything but its body is the head of the next one."""
     _head = 0
-    """Bytes of a head that is not complete."""
+    """Bytes of a request's head that is not complete."""
     _limit: asyncio.TimerHandle | None = None
     _is_upgraded = False
 
@@ -60,10 +58,14 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
         self._end_after(HANDSHAKE_SECONDS)
 
     def data_received(self, data: bytes) -> None:
+        latest = self.cycle
+        is_body = latest is not None and latest.more_body
         super().data_received(data)
         if self._is_upgraded:
             return  # its WebSocket has limits of its own
-        self._count_head(len(data))
+        self._head = 0 if is_body or self.cycle is not latest else self._head + len(data)
+        if self._head > _MOST_HEAD:
+            self.transport.abort()  # httptools keeps heads of any length
         if self.flow.write_paused:
             return  # further requests are no excuse for leaving the response unread
         if self.cycle is not None and not self.cycle.response_complete:
@@ -71,14 +73,9 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
         elif self._limit is None:
             self._end_after(HANDSHAKE_SECONDS)
 
-    def _count_head(self, size: int) -> None:
-        """End the connection of a client whose head is too long: httptools keeps heads of any length."""
-        if self.cycle is not self._latest or (self.cycle is not None and self.cycle.more_body):
-            self._latest, self._head = self.cycle, 0
-            return
-        self._head += size
-        if self._head > _MOST_HEAD:
-            self.transport.abort()
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take in a header without the blanks around it, which httptools leaves at the end of values (RFC 9110, section 5.5)."""
+        super().on_header(name, value.strip(b" \t"))
 
     def handle_websocket_upgrade(self, *event: Any) -> None:  # noqa: ANN401 - h11's implementation is given an event, httptools' none
         self._is_upgraded = True
