@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from ...protocols import Message, NotFound, Sensitivity, Side, StoreCorrupt, StoreError, ToolCall, ToolResult, ToolSpec
 from ...protocols.steps import Value
@@ -144,7 +144,7 @@ AnyEntry = Annotated[
     RunBegan | AgentStepped | ToolRan | Labelled | Happened | RunEnded | EntriesLost,
     Field(discriminator="type"),
 ]
-ENTRY: TypeAdapter[AnyEntry] = TypeAdapter(AnyEntry)
+ENTRY: TypeAdapter[AnyEntry] = TypeAdapter(AnyEntry, config=ConfigDict(defer_build=True))
 
 
 logger = logging.getLogger(__name__)
