@@ -41,8 +41,7 @@ from ..serve.requests import ClientLeft, Receive, Send, read_body
 from ..serve.requests import Scope as Asgi
 from ..serve.server import serve_app
 from ..serve.sse import encoded
-from .card import REST_PATH, agent_card, interfaces
-from .handler import A2aHandler
+from .handler import REST_PATH, A2aHandler, agent_card, interfaces
 from .tasks import A2aTasks
 
 logger = logging.getLogger(__name__)
