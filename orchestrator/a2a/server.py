@@ -34,9 +34,8 @@ from ...protocols.server import listening
 from ...protocols.tokens import Scope, Tokens
 from ..compose.http import ServeConfig
 from ..hybrid.hybrid import Hybrid
-from ..serve.callers import Callers
+from ..serve.callers import Callers, OriginCheck
 from ..serve.errors import openai_error, status_of
-from ..serve.origin import OriginCheck
 from ..serve.requests import ClientLeft, Receive, Send, read_body
 from ..serve.requests import Scope as Asgi
 from ..serve.server import serve_app

@@ -88,8 +88,7 @@ def serve_mcp(
     async def work() -> None:
         if find_spec("mcp") is None:
             raise ConfigError("serving MCP needs the Python package mcp", hint="pip install 'nearfar[mcp]'")
-        from ..serve.mcp_server import mcp_server
-        from ..serve.mcp_stdio import serve_stdio
+        from ..serve.mcp_server import mcp_server, serve_stdio
 
         chosen = chosen_config(selection)
         given = {"address": address, "certificate": certificate, "key": key, "tokens": tokens}
