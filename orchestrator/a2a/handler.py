@@ -1,4 +1,4 @@
-"""`A2aHandler`: answers the calls of all transports, and shows the agent card: what everyone may know, and what callers with a token may."""
+"""`A2aHandler`: answers the calls of all transports, and makes the agent card: a part for everyone, a part for callers with a token."""
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager

@@ -33,7 +33,7 @@ from ..runs.store import RunStore
 from ..storage.writer import DatabaseSession, Tables
 from ..task.events import AttemptEnded, AttemptStarted, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
 from ..task.results import Result
-from ..util.escaping import spell_out
+from ..util.text import spell_out
 
 TABLES: Final = Tables(
     part="a2a",

@@ -20,7 +20,7 @@ from ..compose.http import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..task.task import as_messages
 from ..task.turns import Speaker, Turn, TurnFinished, TurnText
-from ..util.tokens import tokens_at_most
+from ..util.text import tokens_at_most
 from .callers import Callers
 from .dialect import SCHEMA, AskedOfTurn, Incoming, TurnDialect, common_headers, speaker_headers, turn_headers
 from .errors import Body, WrongMethod, openai_error, retry_headers, status_of

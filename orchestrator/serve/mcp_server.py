@@ -34,8 +34,8 @@ from ..task.events import AttemptStarted, TaskEvent, TaskFinished, ToolStarted
 from ..task.modes import Mode
 from ..task.results import Result
 from ..tracing.page import rows_of
-from ..util.escaping import spell_out
 from ..util.runtime import in_thread, run_in_daemon_thread
+from ..util.text import spell_out
 from .callers import ADMISSION_KEY, AdmittedCaller
 from .options import BY_POLICY, RequestOptions, turn_options
 

@@ -14,7 +14,7 @@ from ..agents.breaker import BreakerState
 from ..agents.pool import AgentHandle
 from ..compose.hub import list_workers
 from ..hybrid.hybrid import Hybrid
-from ..util.embedding.embedder import MAXIMUM_TOKENS, NAME, WIDTH, MiniLmEmbedder
+from ..util.embedding import MAXIMUM_TOKENS, NAME, WIDTH, MiniLmEmbedder
 from ..util.runtime import in_thread
 from .endpoint import Exchange
 from .errors import BadField
@@ -22,7 +22,7 @@ from .options import PREFIX, model_names
 from .requests import field, ignored, warning
 
 if TYPE_CHECKING:
-    from ..util.embedding.embedder import Vector
+    from ..util.embedding import Vector
 
 _STARTED: Final = int(time.time())
 """Time at which the models were made, as far as clients are told: no later than they ask."""
