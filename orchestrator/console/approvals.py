@@ -10,8 +10,8 @@ from ..runs.leases import RunDetails, read_details
 from ..runs.run import RunState
 from ..safety.provenance import TrustedTexts
 from ..tracing.store import RunBegan, ToolRan
-from ..util.escaping import spell_out
 from ..util.runtime import in_thread
+from ..util.text import spell_out
 from .html import Html, facts, join, tag, text
 from .live import Fragments
 from .runs import run_link, when

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final, TypeAlias
 
-from ..util.escaping import printable
+from ..util.text import printable
 
 LONGEST_TEXT: Final = 20_000
 """Characters of a text that a page shows: untrusted content may be of any length."""
