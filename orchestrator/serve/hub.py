@@ -1,4 +1,4 @@
-"""Where devices attach over HTTP: the page that brings a browser's model to the hub, and the socket that it speaks through."""
+"""Let devices attach over HTTP: the page that brings a browser's model to the hub, and the socket that it speaks through."""
 
 import asyncio
 import logging
