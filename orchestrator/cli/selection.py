@@ -20,9 +20,9 @@ from ..task.langchain_tools import as_tool
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.tools import Approver, Tool
-from ..util.escaping import spell_out
 from ..util.plugins import has_plugin
 from ..util.runtime import run_in_daemon_thread
+from ..util.text import spell_out
 from .options import DEFAULT_CONFIG, AgentChoice, read_config
 from .printing import notes, output, warn
 

@@ -209,6 +209,12 @@ class TraceStore:
             raise NotFound(f"there is no trace of a run {run!r}", hint="nearfar trace list shows them")
         return [_read(run, content) for (content,) in rows]
 
+    def length(self, run: str) -> int:
+        """Return the number of entries that a run's trace has by now."""
+        with self.database.reading() as session:
+            (length,) = session.execute("SELECT count(*) FROM entries WHERE run = ?", (run,)).fetchone()
+        return int(length)
+
     def ids(self, prefix: str = "", *, limit: int = 10_000) -> list[str]:
         """Return the ids of runs that begin with `prefix`, the newest first, `limit` at most."""
         query = "SELECT run FROM entries WHERE type = 'began' AND substr(run, 1, ?) = ? GROUP BY run ORDER BY max(number) DESC LIMIT ?"
