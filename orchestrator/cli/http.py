@@ -25,6 +25,7 @@ from ...protocols.tokens import Scope, TokenRecord, hashed
 from ..compose.agents import caller_tokens
 from ..compose.config import Config
 from ..compose.gateway_child import ask_providers_here
+from ..compose.http import ServeConfig
 from ..compose.policy_file import PolicyFile
 from ..task.stores import RunsConfig
 from ..tracing.telemetry import instrument
