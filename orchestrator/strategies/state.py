@@ -73,7 +73,8 @@ class _Memo:
         if known is not None and known[0] is value:
             return known[1]
         part: Json = value.__pydantic_serializer__.to_python(value, mode="json")  # `model_dump` without its thirteen options
-        if not any(getattr(value, name) for name in _left_out(type(value))):  # what is left out is not to be read back
+        left_out = _left_out(type(value))
+        if not left_out or not any(getattr(value, name) for name in left_out):  # what is left out is not to be read back
             self._keep(part, value)
         return part
 
