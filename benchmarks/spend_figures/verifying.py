@@ -16,10 +16,10 @@ import numpy
 
 from nearfar.orchestrator.lab.statistics import percentile_interval
 from nearfar.orchestrator.routing.answers import Answer
+from nearfar.orchestrator.routing.draft_outcomes import correction_for, verdicts_of
 from nearfar.orchestrator.routing.escalation import Action, Escalation
 from nearfar.orchestrator.routing.escalation_training import DraftExamples, draft_examples_of, train_escalation
 from nearfar.orchestrator.routing.looks import Cost, Look, Signal
-from nearfar.orchestrator.routing.success import Correction
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.strategies.voting import Ballot
 from nearfar.orchestrator.task.evidence import VerifiedDraft
@@ -195,7 +195,7 @@ def calibration_error(known: Worlds, fresh: Worlds, judge: str, *, is_corrected:
 
     They are corrected by the outcomes of the known drafts, and of the fresh ones before each, in a random order.
     """
-    correction = Correction()
+    correction = correction_for(verdicts_of(OUTCOME))
     expected, right = [], []
     for number, row in enumerate([*_mixed(known), *_mixed(fresh)]):
         raw, outcome = row["verdicts"][judge], float(row["near"]["right"])
@@ -234,8 +234,11 @@ def _drawn_gain(examples: DraftExamples, auroc: float) -> float:
 
 
 def vote_figures(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the samples that a vote of eight saves by stopping early, and the points that it loses against all eight and one vote each."""
-    used, plain, voted, first = (numpy.array(column, dtype=float) for column in zip(*map(_vote, rows), strict=True))
+    """Return the samples that a vote of eight saves by stopping early, and the points that it loses against all eight with one vote each.
+
+    Each task counts with its samples in eight orders, in which each is the first once.
+    """
+    used, plain, voted, first = numpy.array([numpy.mean(_votes(row), axis=0) for row in rows]).T
     random = numpy.random.default_rng(0)
     draws = [random.integers(0, len(used), len(used)) for _ in range(_RESAMPLES)]
     saved = 1 - used / SAMPLES
@@ -250,14 +253,18 @@ def _points(differences: "Floats", draws: "Sequence[Rows]") -> dict[str, float]:
     return percentile_interval(100 * differences.mean(), [100 * differences[rows].mean() for rows in draws]).model_dump()
 
 
-def _vote(row: Row) -> tuple[int, bool, bool, bool]:
-    """Return the votes that were needed, and whether the plain majority, the elected answer and the first sample are right."""
+def _votes(row: Row) -> list[tuple[float, float, float, float]]:
+    """Return for each order the votes needed, and whether the plain majority, the elected answer and the first sample are right."""
     samples = [sample for sample in row["samples"] if sample["answer"] is not None]
-    answers = [Answer.of_text(sample["answer"], prompt=row["prompt"]) for sample in samples]
+    said = [(Answer.of_text(sample["answer"], prompt=row["prompt"]), sample["confidence"]) for sample in samples]
+    right = [float(sample["right"]) for sample in samples]
+    return [_vote(said[place:] + said[:place], right[place:] + right[:place]) for place in range(len(samples))]
+
+
+def _vote(said: Sequence[tuple[Answer, float | None]], right: Sequence[float]) -> tuple[float, float, float, float]:
     plain, ballot = Ballot(), Ballot()
-    for answer, sample in zip(answers, samples, strict=True):
+    for answer, confidence in said:
         plain.add(answer, None)
         if not ballot.is_settled:
-            ballot.add(answer, sample["confidence"])
-    right = [sample["right"] for sample in samples]
+            ballot.add(answer, confidence)
     return ballot.cast, right[plain.leader], right[ballot.leader], right[0]

@@ -12,6 +12,7 @@ from ..task.results import Attempt
 from .answers import Answer
 from .costs import lineage
 from .meaning import mean_same
+from .success import Correction, CorrectionPolicy
 
 if TYPE_CHECKING:
     from .traces import LoggedAttempt
@@ -37,7 +38,17 @@ def drafts_of(agent: str) -> str:
 
 def verdicts_of(verifier: str) -> str:
     """Return the name under which the outcomes of a verifier's verdicts are learned from, in place of a card's file."""
-    return f"the verifier {verifier}"
+    return f"{_VERIFIER}{verifier}"
+
+
+def correction_for(card: str) -> Correction:
+    """Return a correction of the probabilities of a card, or of a verifier's verdicts, before any outcome. Those of judges are far off at
+    first: they agree with what they see."""
+    return Correction(_OF_JUDGES if card.startswith(_VERIFIER) else None)
+
+
+_VERIFIER: Final = "the verifier "
+_OF_JUDGES: Final = CorrectionPolicy(deviation=2.0)
 
 
 def escalated_to(agent: str) -> str:

@@ -20,7 +20,7 @@ from ..agents.pool import PaceSource, no_pace
 from ..task.decisions import Arm
 from ..task.modes import TaskProfile
 from .costs import Group, RunningEstimates, lineage, nested
-from .draft_outcomes import EscalatedDraft, Faults, ReportedFault, ScoredDraft
+from .draft_outcomes import EscalatedDraft, Faults, ReportedFault, ScoredDraft, correction_for
 from .familiarity import Familiarity
 from .run_records import Outcome
 from .success import Correction, Drift, DriftDetector
@@ -347,9 +347,9 @@ class OutcomeStore:
             return self.corrections.setdefault(head, Correction())
 
     def card_correction(self, card: str) -> Correction:
-        """Return the correction of the probabilities of one card; empty: of the default card."""
+        """Return the correction of the probabilities of one card, or of a verifier (`verdicts_of`); empty: of the default card."""
         with self.lock:
-            return self._cards.setdefault(card, Correction())
+            return self._cards.setdefault(card, correction_for(card))
 
     def reported_faults(self, task_class: str, *, public_only: bool) -> list[str]:
         """Return the faults that reports have named most often in a class."""
