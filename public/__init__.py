@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.evidence import AnswerSource as AnswerSource
     from nearfar.orchestrator.task.evidence import Arbitration as Arbitration
     from nearfar.orchestrator.task.evidence import ExtractedAnswer as ExtractedAnswer
+    from nearfar.orchestrator.task.evidence import VerifiedDraft as VerifiedDraft
     from nearfar.orchestrator.task.evidence import WeighedDraft as WeighedDraft
     from nearfar.orchestrator.task.labels import Chosen as Chosen
     from nearfar.orchestrator.task.labels import Integrity as Integrity
@@ -351,7 +352,7 @@ _NAMES = {
         "AgentText ApprovalAsked AttemptEnded AttemptStarted CallEnded RoleStarted Routed Subtask SubtaskEnded SubtaskOutcome "
         "SubtasksPlanned SupervisorSpoke TaskEvent TaskFinished ToolFinished ToolStarted"
     ),
-    "orchestrator.task.evidence": "ActLook AnswerSource Arbitration ExtractedAnswer WeighedDraft",
+    "orchestrator.task.evidence": "ActLook AnswerSource Arbitration ExtractedAnswer VerifiedDraft WeighedDraft",
     "orchestrator.task.labels": "Chosen Integrity Label RecalledItem",
     "orchestrator.task.langchain_tools": "ForeignTool",
     "orchestrator.task.modes": "Mode Shape Situation Strategy TaskProfile",
