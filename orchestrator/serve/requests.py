@@ -63,8 +63,8 @@ async def _read(receive: Receive, announced: int) -> bytes:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Return a JSON object. Raise `InvalidRequest` for anything else, and for one that is nested too deeply, or has a list of more items than
-    a conversation may have messages."""
+    """Return a JSON object. Raise `InvalidRequest` for anything else, for one that is nested too deeply, and for a list with more items
+    than a conversation may have messages."""
     try:
         value = orjson.loads(data or b"{}")  # some requests need no body
     except orjson.JSONDecodeError as error:
