@@ -32,7 +32,7 @@ from ...protocols.channel import server_tls
 from ...protocols.security import IDENTITY, Identity, check_exposure
 from ...protocols.server import listening
 from ...protocols.tokens import Scope, Tokens
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..serve.callers import Callers, OriginCheck
 from ..serve.errors import openai_error, status_of

@@ -25,14 +25,13 @@ from ...protocols.tokens import Scope, TokenRecord, hashed
 from ..compose.agents import caller_tokens
 from ..compose.config import Config
 from ..compose.gateway_child import ask_providers_here
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..compose.policy_file import PolicyFile
 from ..task.stores import RunsConfig
 from ..tracing.telemetry import instrument
 from ..util.runtime import in_thread
 from . import options
-from .printing import Line, Note, notes, show
-from .running import execute, load_langgraph
+from .running import Line, Note, execute, load_langgraph, notes, show
 from .selection import chosen_config, open_hybrid
 
 if TYPE_CHECKING:

@@ -37,8 +37,22 @@ from .memory_store import (
     parse_tier,
     tier_text,
 )
-from .printing import Line, Note, ago, count_text, fact_table, moment_text, output, print_json, show, size_text, spinner, table, warn
-from .running import report_errors
+from .running import (
+    Line,
+    Note,
+    ago,
+    count_text,
+    fact_table,
+    moment_text,
+    output,
+    print_json,
+    report_errors,
+    show,
+    size_text,
+    spinner,
+    table,
+    warn,
+)
 
 if TYPE_CHECKING:
     from ...protocols.items import Namespace

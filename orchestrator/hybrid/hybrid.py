@@ -25,7 +25,7 @@ from ..compose.config import Config, load_config, with_line
 from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
-from ..mcp.config import McpServerConfig
+from ..mcp import McpServerConfig
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns, erased_of
 from ..runs.store import RunStore

@@ -12,8 +12,7 @@ from ..memory.provenance import Recollection
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns
 from ..runs.run import Bounds
-from ..safety.guard import Guard, check_plan, quote_untrusted_data, select_tools
-from ..safety.labels import SessionLabels
+from ..safety.guard import Guard, SessionLabels, check_plan, quote_untrusted_data, select_tools
 from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext
 from ..strategies.tool_calls import ToolChecks

@@ -20,8 +20,7 @@ from ..routing.costs import StepTaken
 from ..routing.escalation import Escalation
 from ..routing.router import Router
 from ..runs.tool_calls import Occurrences
-from ..safety.guard import CallContext
-from ..safety.labels import initial_label
+from ..safety.guard import CallContext, initial_label
 from ..task.context import asking, calling_for
 from ..task.events import ApprovalAsked, Routed, ToolFinished
 from ..task.labels import Chosen, Label, join_labels, label_of_stranger

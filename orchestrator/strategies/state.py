@@ -18,8 +18,7 @@ from ..agents.pool import AgentHandle
 from ..budgets.account import Account
 from ..memory.provenance import Recollection
 from ..runs.tool_calls import ActionCount
-from ..safety.guard import CallContext, TrustedHistory
-from ..safety.labels import initial_label
+from ..safety.guard import CallContext, TrustedHistory, initial_label
 from ..safety.placeholders import map_message_texts
 from ..safety.plan_matching import quote_data
 from ..safety.privacy import PrivateResult, RunPrivacy

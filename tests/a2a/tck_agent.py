@@ -21,7 +21,7 @@ from google.protobuf.json_format import Parse
 from nearfar import Hybrid, ScriptedAgent, ToolCall, tool
 from nearfar.orchestrator.a2a import handler, records, server
 from nearfar.orchestrator.a2a.tasks import A2aTasks
-from nearfar.orchestrator.compose.http import ServeConfig
+from nearfar.orchestrator.compose.hub import ServeConfig
 from nearfar.orchestrator.task.results import Result
 from nearfar.protocols.address import Address
 from nearfar.protocols.steps import StepRequest

@@ -15,8 +15,7 @@ from node_environment import NODE_VENV
 
 from nearfar.device.store.browser_engine import VERSION, install_engine
 from nearfar.device.store.store import silent
-from nearfar.orchestrator.compose.http import ServeConfig
-from nearfar.orchestrator.compose.hub import PageModel, read_page_model
+from nearfar.orchestrator.compose.hub import PageModel, ServeConfig, read_page_model
 from nearfar.protocols import Side
 from nearfar.protocols.hub import AttachedAgent, Hub, WorkerTerms
 
