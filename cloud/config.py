@@ -11,7 +11,7 @@ from ..protocols import ConfigError, Effort, Limits, Prices
 from ..protocols.address import is_this_machine
 from ..protocols.limits import most_calls_upstream
 from ..protocols.secrets import StoredKey
-from ..protocols.value import Value
+from ..protocols.steps import Value
 from .dialect import Dialect, openai_traits, reads_images
 from .prices import price_at, price_of
 
