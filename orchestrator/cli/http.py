@@ -37,11 +37,11 @@ from .selection import chosen_config, open_hybrid
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.trace import TracerProvider
-    from starlette.types import ASGIApp
 
     from ..a2a.server import A2aServer
     from ..console.access import BrowserLogins
     from ..hybrid.hybrid import Hybrid
+    from ..serve.server import Front
 
 _OTLP: Final = "OTEL_EXPORTER_OTLP_"
 _PROTOCOL: Final = "http/protobuf"
@@ -140,13 +140,8 @@ def serve_http(
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
 
     async def work() -> None:
-        if any(find_spec(package) is None for package in _PACKAGES):
-            raise ConfigError("serving HTTP needs starlette and uvicorn", hint="pip install 'nearfar[serve]'")
-        chosen = chosen_config(selection)
-        given = {"address": address or None, "certificate": certificate, "key": key, "tokens": tokens}
-        serve = chosen.serve.model_copy(update={name: value for name, value in given.items() if value is not None})
-        ask_for_open_files()
-        await _serve(selection, serve, drain, as_json=as_json)
+        config = _chosen(selection, address=address, certificate=certificate, key=key, tokens=tokens)
+        await _serve(selection, config, drain, as_json=as_json)
 
     execute(work(), as_json=as_json)
 
@@ -172,23 +167,28 @@ def serve_console(
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
 
     async def work() -> None:
-        if any(find_spec(package) is None for package in _PACKAGES):
-            raise ConfigError("the console needs starlette and uvicorn", hint="pip install 'nearfar[serve]'")
-        chosen = chosen_config(selection)
-        given = {"address": address or None, "certificate": certificate, "key": key}
-        serve = chosen.serve.model_copy(update={name: value for name, value in given.items() if value is not None})
-        ask_for_open_files()
+        chosen = _chosen(selection, address=address, certificate=certificate, key=key)
         chosen = chosen.model_copy(update={"runs": chosen.runs or RunsConfig()})
         overrides = selection.strategy or selection.mode or selection.public
         file = None if overrides else options.config_file(config)
         async with open_hybrid(selection, chosen, policy=None if file is None else PolicyFile(file)) as hybrid:
-            await open_console(hybrid, chosen, serve, drain, as_json=as_json, file=file)
+            await open_console(hybrid, chosen, drain, as_json=as_json, file=file)
 
     execute(work(), as_json=as_json)
 
 
+def _chosen(selection: options.AgentChoice, *, address: str, **given: Path | None) -> Config:
+    """Return the configuration, with what the options say about serving in its place. Raises `ConfigError` without the packages."""
+    if any(find_spec(package) is None for package in _PACKAGES):
+        raise ConfigError("serving HTTP needs starlette and uvicorn", hint="pip install 'nearfar[serve]'")
+    config = chosen_config(selection)
+    update = {name: value for name, value in {"address": address or None, **given}.items() if value is not None}
+    ask_for_open_files()
+    return config.model_copy(update={"serve": config.serve.model_copy(update=update)})
+
+
 async def open_console(
-    hybrid: "Hybrid", config: Config, serve: ServeConfig, seconds: float, *, as_json: bool, file: Path | None = None, opens: bool = False
+    hybrid: "Hybrid", config: Config, seconds: float, *, as_json: bool, file: Path | None = None, opens: bool = False
 ) -> None:
     """Serve the console of a `hybrid` until Ctrl-C or SIGTERM, and print the link to it. `opens`: also open it in a browser."""
     from ..console.serving import console_around
@@ -196,12 +196,12 @@ async def open_console(
     load_langgraph()
     async with (
         AsyncExitStack() as stack,  # outlives the next blocks, the last of which serves until it is stopped
-        console_around(hybrid, config, serve, file) as (logins, around),
-        _served(hybrid, config, serve, seconds, around) as (url, made),
+        console_around(hybrid, config, config.serve, file) as (logins, front),
+        _served(hybrid, config, seconds, front) as (url, made),
     ):
         link = _link(url, logins)
         once = Note("open this link in a browser; it works once, within ten minutes:", "")
-        stop = Note("stop with Ctrl-C" if as_json else "press Enter for another link, stop with Ctrl-C")
+        stop = Note("press Enter for another link, stop with Ctrl-C" if _owns_terminal() and not as_json else "stop with Ctrl-C")
         show({"url": url, "link": link, "token": made or None}, [once, link, stop], as_json=as_json)
         if not as_json:
             stack.enter_context(_at_enter(lambda: show({}, [_link(url, logins)], as_json=False)))
@@ -243,10 +243,9 @@ def _owns_terminal() -> bool:
     return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
 
 
-async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: float, *, as_json: bool) -> None:
+async def _serve(selection: options.AgentChoice, config: Config, seconds: float, *, as_json: bool) -> None:
     load_langgraph()
-    config = chosen_config(selection)
-    async with open_hybrid(selection, config) as hybrid, _served(hybrid, config, serve, seconds) as (url, made):
+    async with open_hybrid(selection, config) as hybrid, _served(hybrid, config, seconds) as (url, made):
         gc.collect()
         gc.freeze()  # what is loaded now lives as long as the server: no collection needs to look at it again
         agents = [handle.name for handle in hybrid.pool]
@@ -254,20 +253,19 @@ async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: fl
 
 
 @asynccontextmanager
-async def _served(
-    hybrid: "Hybrid", config: Config, serve: ServeConfig, seconds: float, around: Callable[["ASGIApp"], "ASGIApp"] = lambda app: app
-) -> AsyncIterator[tuple[str, str]]:
+async def _served(hybrid: "Hybrid", config: Config, seconds: float, front: "Front | None" = None) -> AsyncIterator[tuple[str, str]]:
     """Serve a `hybrid`; yield the URL and the token that was made, if none is configured; then serve on until Ctrl-C or SIGTERM."""
-    from ..serve.server import serve_hybrid
+    from ..serve.server import Front, serve_hybrid
     from .serve import drain, log_to_stderr, until_stopped
 
+    serve = config.serve
     log_to_stderr()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     made = "" if serve.tokens is not None else secrets.token_hex(32)
     records = load_tokens(serve.tokens) if serve.tokens is not None else (_record(made),)
     async with (
         exporting(hybrid),
-        serve_hybrid(hybrid, serve, tokens=records, drain=seconds, around=around) as server,
+        serve_hybrid(hybrid, serve, tokens=records, drain=seconds, front=front or Front()) as server,
         anyio.create_task_group() as tasks,
     ):
         ask_providers_here(hybrid.pool, {"far": config.far, **config.other_far})

@@ -97,6 +97,7 @@ def _asked(view: View, details: RunDetails, request: ApprovalRequest, texts: Tex
         tag("p", "For ", run_link(run.id), ", begun ", when(run.began), ": ", text(details.prompt, 500), class_="note"),
         tag("div", answers, class_="actions"),
         class_="card",
+        data_key=request.id,
     )
 
 
