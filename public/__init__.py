@@ -187,7 +187,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.turns import TurnEvent as TurnEvent
     from nearfar.orchestrator.task.turns import TurnFinished as TurnFinished
     from nearfar.orchestrator.task.turns import TurnText as TurnText
-    from nearfar.orchestrator.tracing.store import TraceStore as TraceStore
+    from nearfar.orchestrator.tracing import TraceStore as TraceStore
     from nearfar.orchestrator.tracing.telemetry import Observable as Observable
     from nearfar.orchestrator.tracing.telemetry import instrument as instrument
     from nearfar.orchestrator.util.plugins import FarPluginConfig as FarPluginConfig
@@ -373,7 +373,7 @@ _NAMES = {
     "orchestrator.task.task": "ForeignMessage Needs Task",
     "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
     "orchestrator.task.turns": "CallerTools Speaker Turn TurnCall TurnEvent TurnFinished TurnText",
-    "orchestrator.tracing.store": "TraceStore",
+    "orchestrator.tracing": "TraceStore",
     "orchestrator.tracing.telemetry": "Observable instrument",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",
     "protocols.access": "Clock",
