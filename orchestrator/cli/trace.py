@@ -15,8 +15,8 @@ from ...protocols import ConfigError, NotFound
 from ..runs.run import title
 from ..safety.privacy_records import OutboundRecord, PrivacyRecords
 from ..task.stores import RunsConfig
+from ..tracing import TraceLine, TraceStore, open_traces
 from ..tracing.page import TraceRow, dollars_text, label_text, rows_of
-from ..tracing.store import TraceLine, TraceStore, open_traces
 from ..util.text import printable
 from . import options
 from .running import Line, Note, execute, report_errors, right, show, table

@@ -39,8 +39,8 @@ from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
 from ..task.tools import Approver, Tool
+from ..tracing import TraceStore
 from ..tracing.observing import Observers
-from ..tracing.store import TraceStore
 from ..util.arguments import Location, as_path, require, wrong_type
 from ..util.runtime import in_thread
 from .arguments import (

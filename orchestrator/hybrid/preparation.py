@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from ..cache.plans import PlanCache
-    from ..memory.consolidation.consolidator import BackgroundConsolidation
+    from ..memory.consolidation import BackgroundConsolidation
     from ..memory.in_tasks import TaskMemory
 
 
