@@ -413,7 +413,9 @@ class Pipeline:
 
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
         """Run the task's graph and return its final state. What ran ahead of it has ended by then."""
-        ahead = self.graphs.look_ahead()
+        from ..strategies.speculation import LookAhead
+
+        ahead = LookAhead()
         checks = replace(work.context.tool_checks, kept=ahead.kept)
         try:
             return await self._finished(replace(work, context=replace(work.context, ahead=ahead, tool_checks=checks)), options)

@@ -19,6 +19,7 @@ from typing import Final
 from ..agents.pool import PaceSource, no_pace
 from ..task.decisions import Arm
 from ..task.modes import TaskProfile
+from .agreement import AgreementRates
 from .costs import Group, RunningEstimates, lineage, nested
 from .draft_outcomes import EscalatedDraft, ScoredDraft
 from .familiarity import Familiarity
@@ -301,6 +302,8 @@ class OutcomeStore:
         self.by_length: dict[Path, Correction] = {}
         """The correction of what prompt length predicts, by the head that it goes with."""
         self.familiarity: dict[Path, Familiarity] = {}
+        self.agreement = AgreementRates()
+        """How often far confirms what near proposes in `speculate`."""
         self._files: set[Path] = set()
         for outcome in outcomes:
             self.add(outcome)

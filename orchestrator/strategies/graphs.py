@@ -34,15 +34,14 @@ from ..task.tools import Tool
 from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
 from .act_looks import ActJudging, ActNodes
-from .agreement import AgreementRates
 from .arbitration import end_arbitrated
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool, warn_of_refusal
 from .failing import correct, give_up
 from .hedging import Hedge, hedge_of
 from .judging import judged
 from .minions import build_minions
+from .near_path import near_path
 from .roles import build_roles
-from .speculation import LookAhead, near_path
 from .state import (
     Json,
     Keeping,
@@ -463,11 +462,6 @@ class Graphs:
         self._store = store
         self._compiled: dict[Builder, TaskGraph] = {}
         self._of_roles: dict[str, TaskGraph] = {}
-        self._rates = AgreementRates()
-
-    def look_ahead(self) -> LookAhead:
-        """Return what runs ahead of one run; it has to be closed."""
-        return LookAhead(self._rates)
 
     def __getitem__(self, strategy: Strategy) -> TaskGraph:
         """Return the graph of a strategy. Raises what `builder_of` raises."""
