@@ -108,13 +108,16 @@ class LookAhead:
 
     def _begin(self, path: NearPath, key: str) -> None:
         is_idle = self._running is None or self._running.done()
-        if is_idle and not self._open and key != self._stands_at and path.least_odds < 1:
+        if is_idle and not self._open and key != self._stands_at and path.config.thrift < 1:
             self._stands_at = key
             self.told = self.figures.model_copy(update={"cycles": self.figures.cycles + 1})
             self._running = asyncio.create_task(self._go_ahead(path))
 
     async def _early_reply(self, key: str, log: CallLog, listener: Listener | None) -> StepReply | None:
-        """Return the reply of an early call; None where there is none, or it failed: then far is asked as if it had never been."""
+        """Return the reply of an early call; None where there is none, it failed, or a limit left it fewer tokens than far may need.
+
+        Then far is asked as if it had never been.
+        """
         early = self._early.pop(key, None)
         if early is None:
             return None
@@ -127,6 +130,8 @@ class LookAhead:
             self._early[key] = early  # `_abandon` records it
             raise
         except NearfarError:
+            reply = None
+        if reply is None or any(call.is_cut_short for call in early.log.made):
             log.made[:0] = _wasted(early.log.made)
             return None
         log.made.extend(early.log.made)
@@ -189,8 +194,11 @@ class LookAhead:
                 self._ask_where_it_pays(path)
 
     async def _wait_for_room(self, path: NearPath) -> None:
-        """Wait until a further proposal could lead to a far call that pays as soon as far has confirmed the first one."""
-        while True:
+        """Wait until a further proposal could lead to a far call that pays as soon as far has confirmed the first one.
+
+        The next step of all is always proposed: that tells how often near is right, and how fast it is.
+        """
+        while self._open:
             waiting = [each.proposal for each in self._open]
             if len(waiting) < path.config.maximum_ahead and path.rates.odds(waiting[1:]) >= path.least_odds:
                 return
