@@ -173,6 +173,7 @@ class Ledger:
     """A tool that changes something and says what `said` has for its call, a tool that looks, and two sides that call them in turn."""
 
     said: Sequence[str] = ("done",) * 5
+    counts: bool = True
     put_at: list[int] = field(default_factory=list)
 
     @property
@@ -186,7 +187,7 @@ class Ledger:
         @tool(effect="read", source="internal_tool")
         def count() -> str:
             """Count what was put."""
-            return f"{len(self.put_at)} put"
+            return f"{len(self.put_at)} put" if self.counts else "some"
 
         return [put, count]
 
@@ -208,14 +209,21 @@ class Ledger:
 
 
 @pytest.mark.parametrize("said", [("done",) * 5, ("done", "done", "done", "refused", "done"), ("a", "b", "c", "d", "e")])
-async def test_what_a_change_will_say_is_guessed_and_the_change_waits_for_far(said: Sequence[str]) -> None:
+async def test_changes_wait_for_far_whatever_they_say(said: Sequence[str]) -> None:
     alone, ahead = Ledger(said), Ledger(said)
     expected, _ = await alone.run("cloud")
     result, _ = await ahead.run("speculate")
     assert told(result) == told(expected)
     assert ahead.put_at == alone.put_at == [0, 1, 2, 3, 4]
-    early = [call for call in result.calls if call.role == "verify" and not call.shadow]
-    assert (len(early) > len(said) - 1) == (said != ("a", "b", "c", "d", "e")), "far is asked early after look-ups in any case"
+
+
+async def test_far_is_asked_past_a_change_whose_result_can_be_guessed() -> None:
+    async def early_calls(said: Sequence[str]) -> int:
+        result, _ = await Ledger(said, counts=False).run("speculate")
+        return sum(call.role == "verify" and not call.shadow for call in result.calls)
+
+    assert await early_calls(("a", "b", "c", "d", "e")) == 4, "after each look-up"
+    assert await early_calls(("done",) * 5) == 7, "and after the last three changes"
 
 
 async def test_a_guess_needs_two_equal_results_of_different_calls_of_one_user() -> None:
