@@ -6,8 +6,9 @@ tasks of a setting at once (`speculate_busy_share`: processor time over wall tim
 event loop skips the waiting, and the time of nearfar itself does not count. A far call costs what its prompt and its reply cost at 1 to 4
 per token, and one that was begun and cancelled counts as one that was paid for as a whole.
 
-A run learns from 50 tasks of another seed before anything counts. `speculate_waste`: dollars beyond those of `cloud` of the learned
-look-ahead over those of the best fixed one at the same wall time; between two fixed ones, a mixture of both counts.
+The look-ahead knows what was proposed and judged in 50 tasks of another seed. `speculate_waste`: dollars beyond those of `cloud` of the
+learned look-ahead over those of the best fixed one at the same wall time; between two fixed ones, a mixture of both counts. `own`: a fixed
+one that follows only what near proposes by itself, and not what it calls if it has to.
 """
 
 import asyncio
@@ -20,7 +21,10 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from nearfar import Hybrid, Policy, ScriptedAgent, Side, StepRequest
+from nearfar import Hybrid, Policy, ScriptedAgent, Side, StepRequest, ToolCall
+from nearfar.orchestrator.routing.agreement import AgreementRates
+from nearfar.orchestrator.task.results import JudgedProposal, ToolOutcome
+from nearfar.protocols import ToolChoice
 from nearfar.protocols.fakes import Reply
 
 from .proposals import SEEDS, WORLDS, recorded
@@ -30,14 +34,17 @@ _SEED: Final = 90210
 _FAR, _NEAR = 1.0, 0.1
 _DEAR: Final = 4
 """Price of a token that is written over one that is read."""
-_USUAL, _THRIFTY = 0.6, 0.85
-_WARM_UP: Final = 50
+_KNOWN: Final = 50
+"""Tasks whose proposals are known."""
+_LONGEST: Final = 600.0
+"""Seconds of a task, however busy the machine is."""
 _DRAWS: Final = 1000
 _SETTINGS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
     "cloud": ("cloud", {}),
-    "usual": ("speculate", {"thrift": _USUAL}),
-    "thrifty": ("speculate", {"thrift": _THRIFTY}),
-    **{f"fixed {k}": ("speculate", {"thrift": 0.0, "maximum_ahead": k, "learn": False}) for k in (1, 2, 4)},
+    "usual": ("speculate", {}),
+    "thrifty": ("speculate", {"thrift": 0.8}),
+    **{f"fixed {k}": ("speculate", {"thrift": 0.0, "maximum_ahead": k, "learn": False}) for k in (1, 2)},
+    **{f"fixed {k} own": ("speculate", {"thrift": 0.0, "maximum_ahead": k, "learn": False}) for k in (1, 2, 4)},
 }
 
 
@@ -54,7 +61,7 @@ def figures(data: Path, *, quick: bool) -> dict[str, Any]:
         return asyncio.run(_figures(100))
     scans = patch("nearfar.orchestrator.safety.scanner.run_in_daemon_thread", _at_once)
     with scans, asyncio.Runner(loop_factory=_SkippingLoop) as runner:
-        return runner.run(_figures(30))
+        return runner.run(_figures(12))
 
 
 class _SkippingLoop(asyncio.SelectorEventLoop):
@@ -111,8 +118,8 @@ async def _figures(tasks: int) -> dict[str, Any]:
 async def _taken(world: str, setting: str, tasks: int) -> list[_Taken]:
     """Return the figures of the tasks in one setting."""
     strategy, given = _SETTINGS[setting]
-    earlier, fresh = ([RecordedTask(steps) for steps in recorded(world, seed) if steps] for seed in SEEDS)
-    named = {f"{world} {number}": task for number, task in enumerate((*fresh[:tasks], *earlier[:_WARM_UP]))}
+    fresh = [RecordedTask(steps) for steps in recorded(world, SEEDS[1]) if steps][:tasks]
+    named = {f"{world} {number}": task for number, task in enumerate(fresh)}
     spent = dict.fromkeys(named, 0.0)
 
     def far_step(request: StepRequest) -> Reply:
@@ -120,19 +127,39 @@ async def _taken(world: str, setting: str, tasks: int) -> list[_Taken]:
         spent[request.messages[0].text] += usage.input_tokens + _DEAR * usage.output_tokens
         return task.far(request)
 
+    def near_step(request: StepRequest) -> Reply:
+        has_to_call = request.tool_choice is ToolChoice.REQUIRED
+        return "I would answer." if has_to_call and setting.endswith("own") else named[request.messages[0].text].near(request)
+
     async def one(name: str) -> _Taken:
         began = asyncio.get_running_loop().time()
-        await hybrid.run(name, strategy=strategy, task_class=world)
+        result = await hybrid.run(name, strategy=strategy, task_class=world)
+        assert result.agent == "far", result.reasons
         return _Taken(asyncio.get_running_loop().time() - began, spent[name])
 
-    far = ScriptedAgent(far_step, name="far", side=Side.FAR, pace=_FAR)
-    near = ScriptedAgent(lambda request: named[request.messages[0].text].near(request), name="near", pace=_NEAR)
-    policy = Policy.model_validate({"sensitivity": "public", "maximum_turns": 40, "speculate": given})
-    async with Hybrid(near=near, far=far, policy=policy, tools=tools_of(list(named.values()))) as hybrid:
-        names = list(named)
-        if setting in ("usual", "thrifty"):
-            await asyncio.gather(*map(one, names[len(fresh[:tasks]) :]))
-        return list(await asyncio.gather(*map(one, names[: len(fresh[:tasks])])))
+    far, near = ScriptedAgent(far_step, name="far", side=Side.FAR, pace=_FAR), ScriptedAgent(near_step, name="near", pace=_NEAR)
+    limits = {"maximum_turns": 40, "attempt_timeout": _LONGEST}
+    policy = Policy.model_validate({"sensitivity": "public", **limits, "speculate": given})
+    async with Hybrid(near=near, far=far, policy=policy, tools=tools_of(fresh)) as hybrid:
+        _teach(hybrid._router.outcomes.agreement, world)
+        return list(await asyncio.gather(*map(one, named)))
+
+
+def _teach(rates: AgreementRates, world: str) -> None:
+    """Let it know what came of the proposals of earlier tasks, and what their tools have said."""
+    earlier = [steps for steps in recorded(world, SEEDS[0]) if steps][:_KNOWN]
+    for step in (step for steps in earlier for step in steps):
+        names, confidence, confirmed, _ = step["near"][-1]
+        is_instead = len(step["near"]) == 2
+        answer_confidence = step["near"][0][1] if is_instead else None
+        told = {"confidence": confidence, "is_instead": is_instead, "answer_confidence": answer_confidence, "confirmed": confirmed}
+        if names:
+            rates.learn(JudgedProposal(task_class=world, **told))
+    for tool in tools_of([RecordedTask(steps) for steps in earlier]):
+        calls = [ToolCall(id="known", name=tool.name, arguments={"at": str(number)}) for number in range(2)]
+        said = f"{tool.name} done"
+        effect = tool.declared.effect
+        rates.note_results("", [ToolOutcome(agent="far", call=call, effect=effect, outcome="done", result=said) for call in calls])
 
 
 def _ratio(taken: Sequence[_Taken], alone: Sequence[_Taken], place: int) -> tuple[float, list[float]]:
