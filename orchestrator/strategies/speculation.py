@@ -302,7 +302,7 @@ class NearPath:
 
     async def looked_up(self, state: TaskState, said: Message, kept: KeptLookups) -> TaskState | None:
         """Return the state after near's calls; None where one did not run, or what it told may not leave. Raises what the tools raise."""
-        checks = replace(self._context.tool_checks, effects=None, approver=None, kept=None)
+        checks = replace(self._context.tool_checks, effects=None, approver=None, kept=None, own_results=None)
         dry = self.runtime.override(context=replace(self._context, tool_checks=checks, trace=None, recollection=None))
         draft: Json = {**(state["draft"] or {}), "steps": _steps(state) + 1}
         begun: TaskState = {**state, "messages": [*state["messages"], as_json(said)], "draft": draft}

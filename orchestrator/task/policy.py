@@ -325,6 +325,10 @@ class Policy(Value):
     """
     maximum_turns: int = Field(default=16, gt=0)
     """Most steps of one agent on one task."""
+    unchanging_tools: tuple[str, ...] = ()
+    """Names of read-only tools, such as a search, that read nothing which changes while a run lasts. An equal call is not made again: the
+    agent is given the first one's result, with a note.
+    """
     maximum_hand_offs: int = Field(default=8, ge=0, le=100)
     """Most hand-offs between roles on one task, 0 to 100; the role that the last one leads to has to answer."""
     temperature: float | None = Field(default=None, ge=0, le=2)
