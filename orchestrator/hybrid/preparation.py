@@ -15,7 +15,7 @@ from ..runs.run import Bounds
 from ..safety.guard import Guard, SessionLabels, check_plan, quote_untrusted_data, select_tools
 from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext
-from ..strategies.tool_calls import ToolChecks
+from ..strategies.tool_calls import OwnResults, ToolChecks
 from ..task.context import Context
 from ..task.decisions import SelectionDecision
 from ..task.modes import ALONE, Mode, Strategy
@@ -166,7 +166,8 @@ class Preparation:
         tools = _selected(context.tools, task)
         guard = Guard(task, tools, instructions)
         trace = self._trace(task, tools)
-        tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
+        own_results = OwnResults(task.policy.unchanging_tools)
+        tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard, own_results=own_results)
         caller = Context(options.get("dependencies"), user=task.user, session=task.session, task=task.idempotency_key)
         return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[], caller=caller)
 
