@@ -1,7 +1,7 @@
 """The configuration of a provider agent, and the agent it describes."""
 
 import re
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -12,7 +12,7 @@ from ..protocols.address import is_this_machine
 from ..protocols.limits import most_calls_upstream
 from ..protocols.secrets import StoredKey
 from .anthropic import AnthropicDialect
-from .dialect import Dialect, openai_traits, reads_images
+from .dialect import Dialect, openai_traits, reads_images, takes_budget
 from .gemini import GeminiDialect
 from .openai import OpenAIDialect
 from .prices import price_at, price_of
@@ -270,12 +270,14 @@ def _dialect(config: ProviderConfig) -> Dialect:
                 reasoning=config.reasoning,
                 effort=config.effort,
             )
-    dialect = AnthropicDialect if config.provider == "anthropic" else GeminiDialect
-    return dialect(
-        tools=config.tools,
-        json_schema=config.json_schema is not None,
-        images=config.reads_images,
-        files=config.reads_files,
-        temperature=config.temperature,
-        effort=config.effort,
-    )
+    given: dict[str, Any] = {
+        "tools": config.tools,
+        "json_schema": config.json_schema is not None,
+        "images": config.reads_images,
+        "files": config.reads_files,
+        "temperature": config.temperature,
+        "effort": config.effort,
+    }
+    if config.provider == "anthropic":
+        return AnthropicDialect(**given)
+    return GeminiDialect(**given, reasoning_limit=takes_budget(config.model or ""))

@@ -21,6 +21,7 @@ from ..task.decisions import Arm
 from ..task.modes import TaskProfile
 from .costs import Group, RunningEstimates, lineage, nested
 from .draft_outcomes import EscalatedDraft, ScoredDraft
+from .efforts import Efforts, ReasonedStep
 from .familiarity import Familiarity
 from .run_records import Outcome
 from .success import Correction, Drift, DriftDetector
@@ -291,6 +292,8 @@ class OutcomeStore:
         """The costs of each agent's steps and tasks."""
         self.classes = TaskClasses()
         self.tallies = Tallies()
+        self.efforts = Efforts()
+        """How long steps of each agent reason."""
         self.arms: dict[str, tuple[Arm, str]] = {}
         """Every configuration met, by its key, with its label."""
         self.corrections: dict[Path | None, Correction] = {}
@@ -316,9 +319,12 @@ class OutcomeStore:
             for each in known:
                 self.add(each)
 
-    def add(self, outcome: Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft) -> None:
+    def add(self, outcome: Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft | ReasonedStep) -> None:
         """Take in how a task went."""
         with self.lock:
+            if isinstance(outcome, ReasonedStep):
+                self.efforts.learn(outcome)
+                return
             if isinstance(outcome, ScoredDraft):
                 self._add_draft(outcome)
                 return

@@ -30,8 +30,8 @@ from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import Task, transcript
-from .calls import CallLog, TaskRuntime, emit, warn_of_refusal
-from .failing import give_up
+from .calls import CallLog, TaskRuntime, emit
+from .failing import give_up, warn_of_refusal
 from .prompts import (
     NOT_YET_RUN,
     SupervisorVerdict,
