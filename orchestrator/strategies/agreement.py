@@ -14,6 +14,8 @@ _PRIOR: Final = (1.2, 0.8)
 """Confirmed and refuted proposals that each group begins with: those of an agreement of 0.6, as good as two proposals."""
 _SHARE: Final = 0.2
 """Weight of the latest step in the mean duration of steps."""
+_FORGOTTEN: Final = 0.02
+"""Share of what is known of near's steps that each step of far makes forget."""
 _USUAL: Final[Mapping[Side, float]] = {Side.NEAR: 0.1, Side.FAR: 1.0}
 """Seconds of a step before any was seen."""
 
@@ -38,6 +40,8 @@ class AgreementRates:
     def time(self, side: Side, seconds: float) -> None:
         """Note how long one step of a side took, in seconds."""
         self.seconds[side] += _SHARE * (seconds - self.seconds[side])
+        if side is Side.FAR:  # near may have been slow only once, as while its model was loaded: some time it is tried again
+            self.seconds[Side.NEAR] += _FORGOTTEN * (_USUAL[Side.NEAR] - self.seconds[Side.NEAR])
 
     def is_worth_it(self, groups: tuple[Group, ...], thrift: float) -> bool:
         """Return whether far should be asked about a step that counts only if the proposals of all `groups` are confirmed."""
