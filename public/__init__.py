@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.hybrid.session import Session as Session
     from nearfar.orchestrator.lab.worlds.world import Grade as Grade
     from nearfar.orchestrator.lab.worlds.world import WorldTask as WorldTask
-    from nearfar.orchestrator.langchain.chat_model import ChatNearfar as ChatNearfar
+    from nearfar.orchestrator.langchain import ChatNearfar as ChatNearfar
     from nearfar.orchestrator.mcp.config import McpServerConfig as McpServerConfig
     from nearfar.orchestrator.mcp.config import McpToolConfig as McpToolConfig
     from nearfar.orchestrator.mcp.pins import PinnedTool as PinnedTool
-    from nearfar.orchestrator.mcp.review import McpToolOffer as McpToolOffer
-    from nearfar.orchestrator.mcp.review import review_mcp_server as review_mcp_server
+    from nearfar.orchestrator.mcp.tools import McpToolOffer as McpToolOffer
+    from nearfar.orchestrator.mcp.tools import review_mcp_server as review_mcp_server
     from nearfar.orchestrator.memory.changes import Conflict as Conflict
     from nearfar.orchestrator.memory.changes import LostValue as LostValue
     from nearfar.orchestrator.memory.changes import MemoryChange as MemoryChange
@@ -319,10 +319,10 @@ _NAMES = {
     "orchestrator.hybrid.records": "Records",
     "orchestrator.hybrid.session": "Session",
     "orchestrator.lab.worlds.world": "Grade WorldTask",
-    "orchestrator.langchain.chat_model": "ChatNearfar",
+    "orchestrator.langchain": "ChatNearfar",
     "orchestrator.mcp.config": "McpServerConfig McpToolConfig",
     "orchestrator.mcp.pins": "PinnedTool",
-    "orchestrator.mcp.review": "McpToolOffer review_mcp_server",
+    "orchestrator.mcp.tools": "McpToolOffer review_mcp_server",
     "orchestrator.memory.changes": "Conflict LostValue MemoryChange",
     "orchestrator.memory.in_tasks": "TaskMemory memory_tools",
     "orchestrator.memory.operation": "Principal",
@@ -364,8 +364,8 @@ _NAMES = {
     "orchestrator.task.results": "Attempt Call Energy Result RoleWork SideUsage Speculation ToolOutcome",
     "orchestrator.task.roles": "Role",
     "orchestrator.task.routing_policy": (
-        "AmountsConfig BreakerConfig EvidenceConfig FallbackConfig FallbackTrigger HedgeConfig IdleTimeouts LimitsConfig "
-        "ObjectiveConfig RouterConfig StickinessConfig"
+        "AmountsConfig BreakerConfig EvidenceConfig FallbackConfig FallbackTrigger HedgeConfig IdleTimeouts LimitsConfig ObjectiveConfig "
+        "RouterConfig StickinessConfig"
     ),
     "orchestrator.task.rules": "Hours Range Rule Ruling Weekday When",
     "orchestrator.task.sampling": "Sampling",
@@ -387,10 +387,10 @@ _NAMES = {
     "protocols.device_state": "DeviceState DeviceStateSource PowerSource SimulatedDevice Thermal",
     "protocols.errors": (
         "AgentError ApprovalNeeded BudgetExceeded Cancelled ConfigError ContentFiltered ContextOverflow DeadlineExceeded "
-        "IdempotencyConflict InternalError InvalidOutput InvalidRequest LedgerConflict ModelError ModelNotFound NearfarError "
-        "NoSuchModel NotFound PermissionDenied PrivacyViolation ProviderAuthError QuotaExceeded RateLimited RequestRefused ResumeLost "
-        "RunBusy Stalled StepLost StoreCorrupt StoreError StoreUnavailable SyncRefused Unauthenticated Unavailable Unsupported "
-        "UserError VersionConflict WorkerCrashed"
+        "IdempotencyConflict InternalError InvalidOutput InvalidRequest LedgerConflict ModelError ModelNotFound NearfarError NoSuchModel "
+        "NotFound PermissionDenied PrivacyViolation ProviderAuthError QuotaExceeded RateLimited RequestRefused ResumeLost RunBusy "
+        "Stalled StepLost StoreCorrupt StoreError StoreUnavailable SyncRefused Unauthenticated Unavailable Unsupported UserError "
+        "VersionConflict WorkerCrashed"
     ),
     "protocols.fakes": "RecordedError RecordedOutcome ReplayAgent ScriptedAgent record",
     "protocols.heartbeat": "Heartbeat",
@@ -399,8 +399,8 @@ _NAMES = {
     "protocols.server": "Server serve",
     "protocols.step_log": "Retention",
     "protocols.steps": (
-        "ApprovalRequest Effort EnergySource FinishReason Finished JsonSchema LikelyToken Message Performance ProviderState "
-        "Sensitivity StepEvent StepReply StepRequest TextDelta TokenLogprob ToolCall ToolCalled ToolChoice ToolResult ToolSpec Usage"
+        "ApprovalRequest Effort EnergySource FinishReason Finished JsonSchema LikelyToken Message Performance ProviderState Sensitivity "
+        "StepEvent StepReply StepRequest TextDelta TokenLogprob ToolCall ToolCalled ToolChoice ToolResult ToolSpec Usage"
     ),
     "protocols.token_file": "NewToken add_token load_tokens",
     "protocols.tokens": "ClientCertificate Scope TokenRecord",

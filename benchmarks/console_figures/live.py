@@ -129,8 +129,8 @@ async def _served(hybrid: Hybrid, folder: Path) -> AsyncIterator[_Served]:
     serve = ServeConfig(address="127.0.0.1:0")
     config = Config(runs=RunsConfig(folder=folder / "runs"))
     async with (
-        console_around(hybrid, config, serve) as (logins, around),
-        serve_hybrid(hybrid, serve, tokens={"app": "t" * 32}, around=around) as server,
+        console_around(hybrid, config, serve) as (logins, front),
+        serve_hybrid(hybrid, serve, tokens={"app": "t" * 32}, front=front) as server,
     ):
         host = server.address.removeprefix("http://")
         yield _Served(server.address, logins.enter(logins.link(), host))

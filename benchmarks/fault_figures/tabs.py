@@ -88,7 +88,7 @@ async def _figures(engine: Path, *, rounds: int) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _hub_with_page(model: Path, engine: Path) -> AsyncIterator[tuple[Hub, str]]:
-    from nearfar.orchestrator.serve.hub_page import serve_page
+    from nearfar.orchestrator.serve.hub import serve_page
 
     hub = Hub({"phone": _TOKEN}, policies={"phone": WorkerTerms(side=Side.NEAR)})
     lent = read_page_model(str(model), lambda *_: None)

@@ -67,7 +67,7 @@ def calibrate(
 ) -> None:
     """Find the similarity threshold that holds a false-hit budget, from pairs of questions that people have judged."""
     with report_errors(as_json=as_json):
-        from ..util.embedding.embedder import MiniLmEmbedder
+        from ..util.embedding import MiniLmEmbedder
 
         section = options.read_section(config, "cache", CacheConfig)
         allowed = budget or section.false_hit_budget

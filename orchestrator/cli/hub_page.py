@@ -68,7 +68,7 @@ def plan_page(hub: HubConfig, device: str, *, as_json: bool) -> PagePlan:
 @asynccontextmanager
 async def open_page(hub: Hub, plan: PagePlan, *, insecure: bool) -> AsyncIterator[str]:
     """Serve the page until the context ends, and yield its link for the device. Raises `ConfigError` as `serve_page` does."""
-    from ..serve.hub_page import serve_page
+    from ..serve.hub import serve_page
 
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     config = ServeConfig(address=plan.address, certificate=plan.hub.certificate, key=plan.hub.key)

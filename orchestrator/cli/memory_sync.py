@@ -20,7 +20,7 @@ from ..memory.sync.messages import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
 from ..task.stores import MemoryConfig, PeerConfig
 from ..util.credentials import find_secret, secret
-from ..util.escaping import spell_out
+from ..util.text import spell_out
 from . import options
 from .cache import forget_answers
 from .memory_store import Limit, Offset, Store, StoreChoice, chosen_memory, items_of, open_store

@@ -18,7 +18,7 @@ from rich.table import Column, Table
 from rich.text import Text, TextType
 
 from ...protocols import NearfarError
-from ..util.escaping import printable
+from ..util.text import printable
 
 Cell = str | Text
 

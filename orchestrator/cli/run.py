@@ -32,7 +32,7 @@ from ..task.events import (
 )
 from ..task.results import Result, SideUsage
 from ..task.stores import RunsConfig
-from ..util.escaping import spell_out
+from ..util.text import spell_out
 from . import options
 from .printing import (
     Line,

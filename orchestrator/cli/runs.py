@@ -15,8 +15,8 @@ from ..runs.leases import RunDetails, read_details
 from ..runs.run import Run, RunState
 from ..runs.store import RunStore
 from ..task.stores import RunsConfig
-from ..util.escaping import spell_out
 from ..util.runtime import in_thread
+from ..util.text import spell_out
 from . import options
 from .printing import Line, Note, fact_table, notes, show, table
 from .run import summary

@@ -38,8 +38,7 @@ from ..compose.gateway_child import open_far_in_process, serve_far
 from ..compose.hub import HubConfig, accept_workers
 from ..compose.memory import open_memory
 from . import options
-from .a2a import serve_a2a
-from .http import serve_console, serve_http
+from .http import serve_a2a, serve_console, serve_http
 from .mcp import serve_mcp
 from .memory_store import StoreChoice, chosen_memory
 from .printing import Line, Note, notes, show, table

@@ -17,7 +17,7 @@ from ..safety.privacy_records import OutboundRecord, PrivacyRecords
 from ..task.stores import RunsConfig
 from ..tracing.page import TraceRow, dollars_text, label_text, rows_of
 from ..tracing.store import TraceLine, TraceStore, open_traces
-from ..util.escaping import printable
+from ..util.text import printable
 from . import options
 from .printing import Line, Note, right, show, table
 from .running import execute, report_errors

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ...protocols import InvalidRequest, PermissionDenied, PrivacyViolation, Sensitivity, Side, Unsupported
 from ..agents.pool import AgentPool
 from ..cache.database import ErasedMemory
-from ..cache.plans import PlanCache
 from ..memory.provenance import Recollection
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns
@@ -34,6 +33,7 @@ from .records import OpenRecords
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
+    from ..cache.plans import PlanCache
     from ..memory.consolidation.consolidator import BackgroundConsolidation
     from ..memory.in_tasks import TaskMemory
 
@@ -67,7 +67,7 @@ class Parts:
 class Preparation:
     """Makes tasks, and the contexts that they run with, for one `Hybrid`."""
 
-    def __init__(self, parts: Parts, plans: PlanCache | None) -> None:
+    def __init__(self, parts: Parts, plans: "PlanCache | None") -> None:
         self.sessions = SessionLabels()
         self.erased_memory: ErasedMemory | None = None
         """Empties the cache before a task, if the memory has erased something."""

@@ -1,19 +1,28 @@
-"""`GET /v1/models`: the models that a caller may ask for and that are there now, in OpenAI's shape or Anthropic's."""
+"""`/v1/models` and `/v1/embeddings`: the models that a caller may ask for and that are there now, and the device's own embedding model."""
 
 import time
-from collections.abc import Iterable
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import ModelNotFound, Unavailable
 from ..agents.breaker import BreakerState
 from ..agents.pool import AgentHandle
 from ..compose.hub import list_workers
 from ..hybrid.hybrid import Hybrid
+from ..util.embedding import MAXIMUM_TOKENS, NAME, WIDTH, MiniLmEmbedder
+from ..util.runtime import in_thread
 from .endpoint import Exchange
+from .errors import BadField
 from .options import PREFIX, model_names
+from .requests import field, ignored, warning
+
+if TYPE_CHECKING:
+    from ..util.embedding import Vector
 
 _STARTED: Final = int(time.time())
 """Time at which the models were made, as far as clients are told: no later than they ask."""
@@ -73,3 +82,57 @@ def _window(handles: Iterable[AgentHandle]) -> int | None:
     """Return the largest context window among agents that are open; None if none is known."""
     known = [handle.card.limits.context_tokens for handle in handles if handle.card is not None]
     return max((tokens for tokens in known if tokens is not None), default=None)
+
+
+_MODELS: Final = (f"{PREFIX}embedding", NAME)
+_READ: Final = frozenset({"model", "input", "dimensions", "encoding_format"})
+_MOST_TEXTS: Final = 2048
+
+
+async def embed(exchange: Exchange) -> None:
+    """Answer with a vector for each text."""
+    body = exchange.body
+    if body.get("model") not in _MODELS:
+        raise ModelNotFound(f"there is no model {body.get('model')!r} for embeddings", hint=f"use {_MODELS[0]}")
+    texts = _texts(body)
+    width = field(body, "dimensions", int, "a number", WIDTH)
+    if not 1 <= width <= WIDTH:
+        raise BadField(f"dimensions is 1 to {WIDTH}", param="dimensions")
+    form = field(body, "encoding_format", str, "float or base64", "float")
+    if form not in ("float", "base64"):
+        raise BadField("encoding_format is float or base64", param="encoding_format")
+    vectors, tokens = await exchange.while_connected(in_thread(_embedded, texts))
+    data = [{"object": "embedding", "index": index, "embedding": _written(vector, width, form)} for index, vector in enumerate(vectors)]
+    warnings = [*ignored(body, _READ), *([warning("shortened", "dimensions")] if width < WIDTH else [])]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    headers = {"x-nearfar-warnings": ", ".join(warnings)} if warnings else {}
+    await exchange.reply({"object": "list", "data": data, "model": NAME, "usage": usage}, headers=headers)
+
+
+def _texts(body: Mapping[str, Any]) -> list[str]:
+    given = body.get("input")
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
+        raise BadField("input is a text or a list of texts, none of them empty", param="input", hint="tokens are not read")
+    if not 0 < len(texts) <= _MOST_TEXTS:
+        raise BadField(f"input has 1 to {_MOST_TEXTS} texts", param="input")
+    return texts
+
+
+@cache
+def _embedder() -> MiniLmEmbedder:
+    return MiniLmEmbedder()
+
+
+def _embedded(texts: Sequence[str]) -> "tuple[list[Vector], int]":
+    """Return the vectors, and the number of tokens that were read for them."""
+    embedder = _embedder()
+    return [embedder.embed(text) for text in texts], sum(len(embedder.tokens(text, MAXIMUM_TOKENS)) for text in texts)
+
+
+def _written(vector: "Vector", width: int, form: str) -> list[float] | str:
+    """Return the first components of a vector, made a unit vector again."""
+    import numpy
+
+    short = vector[:width] / numpy.linalg.norm(vector[:width])
+    return b64encode(short.astype("<f4").tobytes()).decode() if form == "base64" else [float(value) for value in short]

@@ -16,7 +16,6 @@ from ...protocols.items import Tier
 from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..budgets.account import Account
-from ..cache.plans import PlanCache
 from ..memory.provenance import Recollection
 from ..routing.efforts import Efforts
 from ..runs.tool_calls import ActionCount
@@ -40,6 +39,7 @@ from .tool_calls import PlannedCall, ToolCalls, ToolChecks
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
+    from ..cache.plans import PlanCache
     from .speculation import LookAhead
 
 
@@ -319,7 +319,7 @@ class TaskContext:
     """How long steps usually reason; None: an effort that is a share of that changes nothing."""
     account: Account | None = None
     """The task's budget account; None if the graph runs by itself in another app."""
-    plans: PlanCache | None = None
+    plans: "PlanCache | None" = None
     """Plans of earlier tasks; None: every plan is made from scratch."""
     recollection: Recollection | None = None
     """The memory items recalled for the task; None if the graph runs by itself in another app."""

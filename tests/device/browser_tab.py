@@ -66,7 +66,7 @@ class Served:
 @asynccontextmanager
 async def served(model: PageModel | None = None, *, port: int = 0, certificate: Path | None = None) -> AsyncIterator[Served]:
     """Serve the page of a hub until the context ends; with a `certificate`, its key lies next to it as `key.pem`."""
-    from nearfar.orchestrator.serve.hub_page import serve_page
+    from nearfar.orchestrator.serve.hub import serve_page
 
     hub = Hub(TOKENS, policies=OWN)
     key = None if certificate is None else certificate.with_name("key.pem")

@@ -11,7 +11,7 @@ from ...routing.traces import Trace
 from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
 from ...task.routing_policy import BUDGETS
-from ...util.embedding.embedder import MiniLmEmbedder
+from ...util.embedding import MiniLmEmbedder
 from ..statistics import CurveFigures, IntervalEstimate, Point, curve_figures, doubts, estimated_means, quantiles
 from .recording import Progress
 from .replayed import Online, Replayed, replay

@@ -13,7 +13,7 @@ from ...routing.escalation_training import train_escalation
 from ...routing.traces import Trace, agents_of, read_traces
 from ...routing.training import examples_of
 from ...task.policy import Policy
-from ...util.embedding.embedder import MiniLmEmbedder
+from ...util.embedding import MiniLmEmbedder
 from ..training.training import train_head, write_head
 from .cascade import RecordedCascade
 from .recording import Progress, with_router

@@ -15,7 +15,7 @@ from ....protocols.steps import Value
 from ...routing.head import EmbedsText, Head, sigmoid
 from ...routing.traces import Trace
 from ...routing.training import Examples, examples_of, folds_of
-from ...util.embedding.embedder import MiniLmEmbedder
+from ...util.embedding import MiniLmEmbedder
 from ..statistics import IntervalEstimate, curve_figures, doubts, estimated_means
 from .training import HeadParts, fit_head, train_head, write_head
 
