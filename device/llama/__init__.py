@@ -261,6 +261,7 @@ def _card(name: str, side: Side, header: GgufHeader, options: LlamaOptions, read
             cancellation=True,
             logprobs=True,
             images=options.projector is not None,
+            reasoning_limit=True,
         ),
         limits=Limits(context_tokens=ready.context_tokens, concurrency=options.parallel),
         prices=prices,

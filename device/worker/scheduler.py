@@ -66,6 +66,7 @@ class StepState:
             "input_tokens": self.prompt_size,
             "cached_tokens": self.cached_tokens,
             "output_tokens": generation.output_tokens,
+            "reasoning_tokens": generation.reasoning_tokens,
             "confidence": generation.confidence,
             "logprobs": generation.logprobs,
             "stop": generation.marker if generation.marker in self.request.stop else None,

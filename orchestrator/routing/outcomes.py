@@ -23,6 +23,7 @@ from ..task.results import JudgedProposal
 from .agreement import AgreementRates
 from .costs import Group, RunningEstimates, lineage, nested
 from .draft_outcomes import EscalatedDraft, ScoredDraft
+from .efforts import Efforts, ReasonedStep
 from .familiarity import Familiarity
 from .run_records import Outcome
 from .success import Correction, Drift, DriftDetector
@@ -293,6 +294,8 @@ class OutcomeStore:
         """The costs of each agent's steps and tasks."""
         self.classes = TaskClasses()
         self.tallies = Tallies()
+        self.efforts = Efforts()
+        """How long steps of each agent reason."""
         self.arms: dict[str, tuple[Arm, str]] = {}
         """Every configuration met, by its key, with its label."""
         self.corrections: dict[Path | None, Correction] = {}
@@ -325,6 +328,9 @@ class OutcomeStore:
         with self.lock:
             if isinstance(outcome, JudgedProposal):
                 self.agreement.learn(outcome)
+                return
+            if isinstance(outcome, ReasonedStep):
+                self.efforts.learn(outcome)
                 return
             if isinstance(outcome, ScoredDraft):
                 self._add_draft(outcome)

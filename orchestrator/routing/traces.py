@@ -21,6 +21,7 @@ from ..task.results import JudgedProposal, Result
 from ..task.task import Task, last_words
 from ..util.json_text import append_line, read_lines
 from .draft_outcomes import EscalatedDraft, ScoredDraft, escalated_drafts, reported_drafts
+from .efforts import ReasonedStep, reasoned_steps
 from .run_records import Outcome, RunRecord, outcomes_of
 
 
@@ -111,6 +112,8 @@ class LoggedTask(Value):
     attempts: tuple[LoggedAttempt, ...]
     proposals: tuple[JudgedProposal, ...] = ()
     """What near proposed in `speculate`, and far judged."""
+    reasoned: tuple[ReasonedStep, ...] = ()
+    """How long its steps have reasoned, from which is known what is usual."""
 
 
 class LoggedScore(Value):
@@ -163,6 +166,7 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Sequence[ToolSpec
         head=task.policy.router.head,
         attempts=tuple(attempts),
         proposals=() if result.speculation is None else result.speculation.judged,
+        reasoned=tuple(reasoned_steps(task, result.calls)),
     )
     append_outcome(path, line, setting="[policy.router] log")
 
@@ -224,7 +228,7 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
     return Trace(id=task.id, prompt=task.prompt, task_class=task.task_class, tools=task.tools, specs=task.specs, outcomes=outcomes)
 
 
-Known = Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft | JudgedProposal
+Known = Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft | JudgedProposal | ReasonedStep
 """What can be learned of one task."""
 
 
@@ -248,7 +252,7 @@ def read_outcomes(path: Path) -> list[Known]:
             raise ConfigError(f"{path}, line {number} is no outcome: {_problem(error)}", hint="mend or delete that line") from error
         if isinstance(known, LoggedTask):
             tasks[known.id] = known
-            found += [*escalated_drafts(known.attempts), *known.proposals]
+            found += (*escalated_drafts(known.attempts), *known.proposals, *known.reasoned)
         elif isinstance(known, LoggedScore) and known.source == "report" and (task := tasks.get(known.id)) is not None:
             found += reported_drafts(task.attempts, known.agent, known.score, known.task_class or task.task_class)
             found.append(ScoredAnswer(task.decision, known.agent, known.score, task.head, known.task_class))

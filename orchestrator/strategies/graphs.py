@@ -34,8 +34,8 @@ from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
 from .act_looks import ActJudging, ActNodes
 from .arbitration import end_arbitrated
-from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool, warn_of_refusal
-from .failing import correct, give_up
+from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool
+from .failing import correct, give_up, warn_of_refusal
 from .hedging import Hedge, hedge_of
 from .judging import judged
 from .minions import build_minions

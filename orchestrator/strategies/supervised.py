@@ -26,8 +26,8 @@ from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import Task
-from .calls import CallLog, TaskRuntime, emit, warn_of_refusal
-from .failing import give_up
+from .calls import CallLog, TaskRuntime, emit
+from .failing import give_up, warn_of_refusal
 from .planning import Planning, supervision_request, supervisor_of, task_text
 from .prompts import NOT_YET_RUN, SupervisorVerdict, read_verdict, verify_plan_request, verify_progress_request
 from .state import TaskState, as_json, chosen_by_plan, label_of, opening, value_of
