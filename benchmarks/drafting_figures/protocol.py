@@ -6,26 +6,33 @@ for each number of steps works through all families by turns, and knows nothing 
 whose processor time counts, so that other programs disturb both alike.
 """
 
+import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
+from nearfar.device.hardware.processors import Threads
 from nearfar.device.worker.draft_payoff import Eager
 from nearfar.device.worker.drafting import Drafting
 
-from .engine import Engine
+from .engine import Engine, enlarged
 from .recorded_calls import diverse_calls
 from .rehearsal import Rehearsal, Script, Scripts
 
 TOGETHER: Final = (1, 2, 4, 8)
+_CALLS: Final = 8
+_QUICK_CALLS: Final = 2
 
 
-def families(engine: Engine, data: Path, count: int) -> dict[str, list[Script]]:
-    """Return the scripts of each family's most different calls."""
-    scripts = Scripts(engine.model)
-    return {family: scripts.scripts(calls) for family, calls in diverse_calls(data, count).items()}
+def protocol(name: str, data: Path, *, quick: bool) -> dict[str, object]:
+    """Return the figures of `diverse` or `throughput`; the quick ones are of few calls."""
+    with tempfile.TemporaryDirectory() as folder:
+        engine = Engine(enlarged(Path(folder)), Threads(1, 1))
+        scripts, calls = Scripts(engine.model), diverse_calls(data, _QUICK_CALLS if quick else _CALLS)
+        found = {family: scripts.scripts(chosen) for family, chosen in calls.items()}
+        return diverse(engine, found) if name == "diverse" else throughput(engine, found)
 
 
 def diverse(engine: Engine, found: dict[str, list[Script]]) -> dict[str, object]:

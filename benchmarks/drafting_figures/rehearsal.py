@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from nearfar.device.llama.model import LlamaContext, LlamaModel
 from nearfar.device.worker.drafting import Drafting
-from nearfar.device.worker.engine import common_prefix
 from nearfar.device.worker.generation import ToolSyntax
 from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.device.worker.protocol import StepEventKind
