@@ -64,9 +64,7 @@ def throughput(engine: Engine, found: dict[str, list[Script]]) -> dict[str, obje
 def _speedups(engine: Engine, found: dict[str, list[Script]], together: int) -> dict[str, float]:
     """Return plain / drafted seconds by family."""
     drafting = Drafting(engine.model.vocabulary, tolerance=0.0)
-    plain, drafted = (
-        Rehearsal(engine.model, way, together=together, computed=engine.context(together)) for way in (None, drafting)
-    )
+    plain, drafted = (Rehearsal(engine.model, way, together=together, computed=engine.context(together)) for way in (None, drafting))
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for family, scripts in _by_turns(found, together):
         before = [plain.seconds, drafted.seconds]

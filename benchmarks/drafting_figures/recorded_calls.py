@@ -9,6 +9,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -51,12 +52,19 @@ def diverse_calls(folder: Path, count: int) -> dict[str, list[RecordedCall]]:
     """
     found = {name: list(_bfcl(folder, name)) for name in ("simple_python", "multiple", "parallel", "live_simple")}
     calls = {f"bfcl {name}": calls for name, calls in found.items()}
-    for source, recorded in (("api_bank", _api_bank(folder)), ("airline", _tau(folder))):
+    for source, recorded in (("api_bank", _api_bank(folder)), ("airline", chain(*_tau(folder)))):
         for call in _inferred(recorded):
             family = next(name for name, tools in FAMILIES.items() if name.startswith(source) and re.search(tools, call.tool))
             calls.setdefault(family, []).append(call)
     embedder = MiniLmEmbedder()
     return {family: _diverse(list({str(call.said): call for call in calls[family]}.values()), count, embedder) for family in sorted(calls)}
+
+
+def recorded_runs(folder: Path) -> list[list[RecordedCall]]:
+    """Return the conversations of tau-bench, each with its calls in order."""
+    runs = list(_tau(folder))
+    tools = _inferred(chain(*runs))[0].tools
+    return [[call._replace(tools=tools) for call in calls] for calls in runs]
 
 
 _OFFERED: Final = 8
@@ -103,13 +111,16 @@ def _api_bank(folder: Path) -> Iterator[RecordedCall]:
             yield RecordedCall([row["user"]], _name(call["name"]), call["parameters"], ())
 
 
-def _tau(folder: Path) -> Iterator[RecordedCall]:
+def _tau(folder: Path) -> Iterator[list[RecordedCall]]:
+    """The calls of each conversation."""
     for line in _text(folder / "tau_airline_gpt4o.jsonl.gz").splitlines():
         said: list[str] = []
+        calls = []
         for message in json.loads(line)["traj"][1:]:
             for call in message.get("tool_calls") or ():
-                yield RecordedCall(list(said), _name(call["function"]["name"]), json.loads(call["function"]["arguments"]), ())
+                calls.append(RecordedCall(list(said), _name(call["function"]["name"]), json.loads(call["function"]["arguments"]), ()))
             said.append(message.get("content") or "-")
+        yield calls
 
 
 def _bfcl(folder: Path, name: str) -> Iterator[RecordedCall]:

@@ -6,7 +6,7 @@ the engine as far.gguf does. The passes are computed all the same, so that they 
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -63,6 +63,15 @@ class Scripts:
         return Script(request, prompt, [*tokens, *self._syntax.closer, end, end])
 
 
+class Added(NamedTuple):
+    """A token in a batch."""
+
+    sequence: int
+    position: int
+    token: int
+    last: bool
+
+
 class Recording:
     """A batch and a context in which the next token of a sequence is always the one of its script."""
 
@@ -73,14 +82,18 @@ class Recording:
         """With a real model's context, it computes what is behind the prompts."""
         self._size = size
         self._computed = computed
-        self._added: list[tuple[int, int, int]] = []
+        self._added: list[Added] = []
         self._cells: list[list[int]] = [[] for _ in range(sequences)]
-        self._scripts: Sequence[Script] = ()
+        self._scripts: Collection[Script] = ()
         self.batch = self
-        for sequence, place in ((sequence, place) for sequence in range(sequences) for place in range(0, BEFORE, CHUNK)):
-            self._compute([(sequence, [1] * CHUNK, place)])
 
-    def load(self, scripts: Sequence[Script]) -> None:
+    def warm_up(self) -> None:
+        """Compute something in the place of the prompts."""
+        for sequence in range(len(self._cells)):
+            for start in range(0, BEFORE, CHUNK):
+                self._compute([Added(sequence, place, 1, last=False) for place in range(start, start + CHUNK)])
+
+    def load(self, scripts: Collection[Script]) -> None:
         self._scripts = scripts
 
     @property
@@ -91,46 +104,44 @@ class Recording:
         self._added = []
 
     def add(self, tokens: Sequence[int], *, position: int, sequence: int, last: bool) -> int:
-        del last
+        end = position + len(tokens)
         self._cells[sequence][position:] = tokens
-        self._added += ((sequence, position + place, token) for place, token in enumerate(tokens))
+        self._added += (Added(sequence, place, token, last and place == end - 1) for place, token in enumerate(tokens, start=position))
         return len(self._added) - 1
 
     def use_adapter(self, number: int) -> None:
         del number
 
     def decode(self) -> bool:
-        self._compute(list(self._behind_prompts()))
-        return True
+        return self._compute(self._to_compute())
 
-    def _behind_prompts(self) -> Iterator[tuple[int, list[int], int]]:
-        for sequence, group in groupby(self._added, key=lambda added: added[0]):
-            _, positions, tokens = zip(*group, strict=True)
-            script = self._script_of(sequence)
-            if script is not None and positions[0] >= len(script.prompt):
-                yield sequence, list(tokens), BEFORE + positions[0] - len(script.prompt)
+    def _to_compute(self) -> list[Added]:
+        """Return what is behind the prompts, each token with logits, as drafted ones have."""
+        starts = {sequence: len(script.prompt) for sequence in {one.sequence for one in self._added} if (script := self._script_of(sequence))}
+        behind = [one for one in self._added if one.position >= starts.get(one.sequence, CONTEXT)]
+        return [Added(one.sequence, BEFORE + one.position - starts[one.sequence], one.token, last=True) for one in behind]
 
-    def _compute(self, parts: Sequence[tuple[int, list[int], int]]) -> None:
-        """Compute a pass: all tokens with logits, as drafted ones have."""
-        if self._computed is None or not parts:
-            return
+    def _compute(self, tokens: Sequence[Added]) -> bool:
+        if self._computed is None or not tokens:
+            return True
         self._computed.batch.clear()
-        for sequence, tokens, start in parts:
-            self._computed.forget(sequence, start)
-            for place, token in enumerate(tokens, start=start):
-                self._computed.batch.add([token], position=place, sequence=sequence, last=True)
-        self._computed.decode()
+        for sequence, group in groupby(tokens, key=lambda one: one.sequence):
+            for number, one in enumerate(group):
+                if not number:
+                    self._computed.forget(sequence, one.position)
+                self._computed.batch.add([one.token], position=one.position, sequence=sequence, last=one.last)
+        return self._computed.decode()
 
     def _script_of(self, sequence: int) -> Script | None:
         cells = self._cells[sequence]
         return next((script for script in self._scripts if cells[: len(script.prompt)] == script.prompt), None)
 
     def logits(self, index: int) -> NDArray[np.float32]:
-        sequence, position, _ = self._added[index]
-        script = self._script_of(sequence)
+        one = self._added[index]
+        script = self._script_of(one.sequence)
         assert script is not None, "a token is chosen behind a whole prompt"
         chosen = np.zeros(self._size, dtype=np.float32)
-        chosen[script.output[position + 1 - len(script.prompt)]] = 10
+        chosen[script.output[one.position + 1 - len(script.prompt)]] = 10
         return chosen
 
     def forget(self, sequence: int, start: int) -> bool:
@@ -147,6 +158,7 @@ class Rehearsal:
 
     def __init__(self, model: LlamaModel, drafting: Drafting | None, *, together: int = 1, computed: LlamaContext | None = None) -> None:
         self._recording = Recording(model.vocabulary.size, sequences=together, computed=computed)
+        self._recording.warm_up()
         context: Any = self._recording
         self.scheduler = Scheduler(model, context, context_tokens=CONTEXT // together, parallel=together, drafting=drafting)
         self.tokens = self.passes = 0
