@@ -117,7 +117,8 @@ class Recording:
 
     def _to_compute(self) -> list[Added]:
         """Return what is behind the prompts, each token with logits, as drafted ones have."""
-        starts = {sequence: len(script.prompt) for sequence in {one.sequence for one in self._added} if (script := self._script_of(sequence))}
+        scripts = {sequence: self._script_of(sequence) for sequence in {one.sequence for one in self._added}}
+        starts = {sequence: len(script.prompt) for sequence, script in scripts.items() if script is not None}
         behind = [one for one in self._added if one.position >= starts.get(one.sequence, CONTEXT)]
         return [Added(one.sequence, BEFORE + one.position - starts[one.sequence], one.token, last=True) for one in behind]
 
