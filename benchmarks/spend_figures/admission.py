@@ -31,10 +31,10 @@ from nearfar.device.worker.scheduler import Scheduler, StepState
 RUNS: Final = 16
 SEQUENCES: Final = 4
 CONTEXT: Final = 1024
-TURNS: Final = (4, 6)
+TURNS, QUICK_TURNS = 6, 3
 SAID: Final = 200
-PAUSE: Final = (0.001, 0.02)
-"""Seconds between a turn's end and the next one's arrival."""
+LONGEST_PAUSE: Final = 0.2
+"""Seconds between a turn's end and the next one's arrival; a tenth of that with the small model, whose passes are as much shorter."""
 SEED: Final = 11
 
 
@@ -80,12 +80,17 @@ class Watched(Admission):
 
     def __init__(self, sequences: Sequences, clock: "Clock") -> None:
         super().__init__(sequences, clock=clock.read)
+        self._arrived: dict[int, float] = {}
         self.waits: dict[int, float] = {}
+
+    def add(self, step: StepState) -> None:
+        super().add(step)
+        self._arrived[step.identifier] = self._clock()
 
     def next(self, *, engine_is_idle: bool) -> StepState | None:
         step = super().next(engine_is_idle=engine_is_idle)
         if step is not None:
-            self.waits[step.identifier] = self._clock() - step.since
+            self.waits[step.identifier] = self._clock() - self._arrived[step.identifier]
         return step
 
 
@@ -121,8 +126,9 @@ class Clock:
 class Runs:
     """Runs that go on at once on one scheduler."""
 
-    def __init__(self, engine: Engine, runs: Sequence[Sequence[Script]], order: type[Watched]) -> None:
+    def __init__(self, engine: Engine, runs: Sequence[Sequence[Script]], order: type[Watched], *, longest_pause: float) -> None:
         self._runs = runs
+        self._longest_pause = longest_pause
         self._clock = Clock()
         recording = Reading(engine.model.vocabulary.size, engine.context(SEQUENCES, CONTEXT))
         self._load = recording.load
@@ -171,7 +177,7 @@ class Runs:
         self.cached += payload["cached_tokens"]
         now = self._clock.read()
         if turn + 1 < len(self._runs[run]):
-            self._arrivals.append((now + self._pauses.uniform(*PAUSE), run, turn + 1))
+            self._arrivals.append((now + self._longest_pause * self._pauses.uniform(0.025, 1), run, turn + 1))
         else:
             self.completion.append(now)
 
@@ -193,21 +199,24 @@ def figures(data: Path, *, quick: bool) -> dict[str, object]:
     start_backend()
     with tempfile.TemporaryDirectory() as folder:
         engine = Engine(MODELS / "far.gguf" if quick else enlarged(Path(folder)), Threads(1, 1))
-        return compare(engine, conversations(engine, data / "tools"))
+        runs = conversations(engine, data / "tools", QUICK_TURNS if quick else TURNS)
+        return compare(engine, runs, longest_pause=LONGEST_PAUSE / (10 if quick else 1))
 
 
-def conversations(engine: Engine, data: Path) -> list[list[Script]]:
-    """Return the conversations, each with the calls that fit the context."""
+def conversations(engine: Engine, data: Path, most: int) -> list[list[Script]]:
+    """Return the conversations, each with at most so many calls that fit the context."""
     scripts, runs = Scripts(engine.model), []
     for calls in recorded_runs(data):
-        short = [call._replace(said=[text[:SAID] for text in call.said]) for call in calls[: TURNS[1]]]
+        short = [call._replace(said=[text[:SAID] for text in call.said]) for call in calls[:most]]
         run = [script for script in scripts.scripts(short) if len(script.prompt) + len(script.output) < CONTEXT]
-        runs += [run] if len(run) >= TURNS[0] else []
-    return runs[:RUNS]
+        runs += [run] if len(run) >= QUICK_TURNS else []
+        if len(runs) == RUNS:
+            break
+    return runs
 
 
-def compare(engine: Engine, runs: list[list[Script]]) -> dict[str, object]:
-    by_arrival, ours = Runs(engine, runs, OrderOfArrival), Runs(engine, runs, Watched)
+def compare(engine: Engine, runs: list[list[Script]], *, longest_pause: float) -> dict[str, object]:
+    by_arrival, ours = (Runs(engine, runs, order, longest_pause=longest_pause) for order in (OrderOfArrival, Watched))
     for one in (by_arrival, ours):
         one.serve()
     return {

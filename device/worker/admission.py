@@ -1,8 +1,8 @@
 """The order in which waiting steps get a sequence of the cache: a follow-up turn whose prefix is still cached goes before a new task.
 
-After SearchAgent-X (arXiv 2505.12065): the others go by levels, the highest that the results of tools in the conversation, the time waited
-or the length of the prompt reach. A sequence whose step called tools is kept free for its next turn, at most as long as reading its cells
-again would take, so that waiting in vain costs no more than it could have saved. A step that others have overtaken too often goes first.
+A sequence whose step called tools is kept free for its next turn, at most as long as reading its cells again would take, so that waiting in
+vain costs no more than it could have saved. All others go in the order of arrival, and a step that later ones have overtaken too often goes
+first. After SearchAgent-X (arXiv 2505.12065), without its levels: they brought nothing in addition.
 
 Only the worker process imports this module.
 """
@@ -18,9 +18,8 @@ from .engine import Sequence, Sequences
 if TYPE_CHECKING:
     from .scheduler import StepState
 
-_LEVELS: Final = 4
-_MOST_OVERTAKINGS: Final = 8
-"""Steps that may go before one that came earlier."""
+_MOST_OVERTAKINGS: Final = 2
+"""Steps, for each sequence, that may go before one that came earlier: more let single turns wait longer than in the order of arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,6 @@ class Admission:
 
     def add(self, step: "StepState") -> None:
         """Let a step wait."""
-        step.since = self._clock()
         self._waiting.append(step)
 
     def remove(self, step: "StepState") -> None:
@@ -66,7 +64,7 @@ class Admission:
         if not self._waiting or not self._sequences.has_idle:
             return None
         step = self._first()
-        kept = () if engine_is_idle or step.overtaken >= _MOST_OVERTAKINGS else self._kept_from(step)
+        kept = () if engine_is_idle or self._is_due(step) else self._kept_from(step)
         step.sequence = self._sequences.claim(step.prompt, reserve=step.prompt_size + step.most_tokens, kept=kept)
         if step.sequence is None:
             return None
@@ -88,25 +86,10 @@ class Admission:
 
     def _first(self) -> "StepState":
         """Return the step whose turn it is; `_waiting` is in the order of arrival."""
-        levels = self._levels()
-        return max(self._waiting, key=lambda step: (step.overtaken >= _MOST_OVERTAKINGS, self._is_cached(step), levels[step.identifier]))
+        return max(self._waiting, key=lambda step: (self._is_due(step), self._is_cached(step)))
+
+    def _is_due(self, step: "StepState") -> bool:
+        return step.overtaken >= _MOST_OVERTAKINGS * self._sequences.count
 
     def _is_cached(self, step: "StepState") -> bool:
         return any(left.goes_on_with(step) for left in self._left.values())
-
-    def _levels(self) -> dict[int, int]:
-        now = self._clock()
-        steps = self._waiting
-        quantities = (
-            [sum(message.role == "tool" for message in step.request.messages) for step in steps],
-            [now - step.since for step in steps],
-            [step.prompt_size for step in steps],
-        )
-        return {step.identifier: max(levels) for step, *levels in zip(steps, *map(_cut, quantities), strict=True)}
-
-
-def _cut(values: Collection[float]) -> list[int]:
-    """Return the level of each value, of as many equal parts between the least and the most."""
-    least, most = min(values), max(values)
-    width = (most - least) / _LEVELS
-    return [min(int((value - least) / width), _LEVELS - 1) if width else 0 for value in values]

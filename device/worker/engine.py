@@ -152,6 +152,10 @@ class Sequences:
         self._clock = 0
 
     @property
+    def count(self) -> int:
+        return len(self._all)
+
+    @property
     def has_idle(self) -> bool:
         return not all(sequence.reserved for sequence in self._all)
 

@@ -41,8 +41,6 @@ class StepState:
     generation: Generation
     images: dict[int, ImagePart]
     """Parts of images in the prompt, by their first cell."""
-    since: float = 0.0
-    """When it began to wait."""
     overtaken: int = 0
     """Later steps that got a sequence before it."""
     sequence: Sequence | None = None

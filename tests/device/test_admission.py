@@ -26,7 +26,6 @@ class Step:
     prompt: list[int]
     most_tokens: int = 10
     generation: _Generation = field(default_factory=_Generation)
-    since: float = 0.0
     overtaken: int = 0
     sequence: Sequence | None = None
 
@@ -109,14 +108,7 @@ def test_an_engine_without_work_keeps_nothing_waiting() -> None:
     assert desk.next(engine_is_idle=True) is new
 
 
-def test_a_run_that_has_come_far_goes_before_a_new_one() -> None:
-    desk = Desk()
-    desk.arrive(1)
-    late = desk.arrive(2, turn=3)
-    assert desk.next() is late
-
-
-def test_equal_steps_go_in_the_order_of_arrival() -> None:
+def test_new_tasks_go_in_the_order_of_arrival() -> None:
     desk = Desk()
     arrived = [desk.arrive(run) for run in range(1, 6)]
     served = []
@@ -127,18 +119,18 @@ def test_equal_steps_go_in_the_order_of_arrival() -> None:
 
 
 def test_nothing_is_overtaken_without_end() -> None:
-    desk = Desk()
-    new = desk.arrive(1)
-    turn, served = 1, []
-    while new not in served:
-        desk.arrive(2, turn=turn)
-        step = desk.next()
-        assert step is not None
-        served.append(step)
-        desk.end(step)
-        turn += 1
-        assert turn < 20
-    assert new.overtaken == len(served) - 1 == 8
+    desk = Desk(sequences=2)
+    desk.arrive(1)
+    assert desk.next() is not None
+    desk.arrive(2)
+    desk.end(desk.next())
+    new = desk.arrive(3)
+    served: list[Step | None] = []
+    while new not in served and len(served) < 20:
+        desk.arrive(2, turn=len(served) + 1)
+        served.append(desk.next())
+        desk.end(served[-1])
+    assert new.overtaken == len(served) - 1 == 4
 
 
 def test_a_step_that_was_cancelled_waits_no_longer() -> None:
