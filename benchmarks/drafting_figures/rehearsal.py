@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearfar.device.llama.model import LlamaContext, LlamaModel
+from nearfar.device.worker.admission import Admission
 from nearfar.device.worker.drafting import Drafting
 from nearfar.device.worker.generation import ToolSyntax
 from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.device.worker.protocol import StepEventKind
 from nearfar.device.worker.sampling import Grammars
-from nearfar.device.worker.scheduler import Scheduler
+from nearfar.device.worker.scheduler import Scheduler, StepState
 from nearfar.protocols import Message, StepRequest, ToolChoice
 
 from .recorded_calls import RecordedCall
@@ -154,6 +155,17 @@ class Recording:
         return True
 
 
+class OrderOfArrival(Admission):
+    """Lets steps begin in the order of arrival, and keeps no sequence for anyone."""
+
+    def _first(self) -> StepState:
+        return self._waiting[0]
+
+    def _kept_from(self, step: StepState) -> Collection[int]:
+        del step
+        return ()
+
+
 class Rehearsal:
     """A scheduler whose steps write recorded calls, so many at a time."""
 
@@ -161,7 +173,9 @@ class Rehearsal:
         self._recording = Recording(model.vocabulary.size, sequences=together, computed=computed)
         self._recording.warm_up()
         context: Any = self._recording
-        self.scheduler = Scheduler(model, context, context_tokens=CONTEXT // together, parallel=together, drafting=drafting)
+        self.scheduler = Scheduler(
+            model, context, context_tokens=CONTEXT // together, parallel=together, drafting=drafting, admission=OrderOfArrival
+        )
         self.tokens = self.passes = 0
         self.seconds = 0.0
 

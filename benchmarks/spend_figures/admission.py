@@ -13,14 +13,14 @@ import random
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.drafting_figures.engine import MODELS, Engine, enlarged
 from benchmarks.drafting_figures.recorded_calls import recorded_runs
-from benchmarks.drafting_figures.rehearsal import Added, Recording, Script, Scripts
+from benchmarks.drafting_figures.rehearsal import Added, OrderOfArrival, Recording, Script, Scripts
 from nearfar.device.hardware.processors import Threads
 from nearfar.device.llama.model import LlamaContext, start_backend
 from nearfar.device.worker.admission import Admission
@@ -94,13 +94,8 @@ class Watched(Admission):
         return step
 
 
-class OrderOfArrival(Watched):
-    def _first(self) -> StepState:
-        return self._waiting[0]
-
-    def _kept_from(self, step: StepState) -> Collection[int]:
-        del step
-        return ()
+class WatchedArrival(OrderOfArrival, Watched):
+    """The order of arrival."""
 
 
 class Clock:
@@ -216,7 +211,7 @@ def conversations(engine: Engine, data: Path, most: int) -> list[list[Script]]:
 
 
 def compare(engine: Engine, runs: list[list[Script]], *, longest_pause: float) -> dict[str, object]:
-    by_arrival, ours = (Runs(engine, runs, order, longest_pause=longest_pause) for order in (OrderOfArrival, Watched))
+    by_arrival, ours = (Runs(engine, runs, order, longest_pause=longest_pause) for order in (WatchedArrival, Watched))
     for one in (by_arrival, ours):
         one.serve()
     return {

@@ -1,8 +1,8 @@
 """The order in which waiting steps get a sequence of the cache: a follow-up turn whose prefix is still cached goes before a new task.
 
-A sequence whose step called tools is kept free for its next turn, at most as long as reading its cells again would take, so that waiting in
-vain costs no more than it could have saved. All others go in the order of arrival, and a step that later ones have overtaken too often goes
-first. After SearchAgent-X (arXiv 2505.12065), without its levels: they brought nothing in addition.
+A sequence whose step called tools is kept free for its next turn, at most as long as reading its cells again would take, so that waiting
+in vain costs no more than it could have saved, and while others leave the engine enough to do. All others go in the order of arrival, and a
+step that later ones have overtaken too often goes first. After SearchAgent-X (arXiv 2505.12065), without its levels: they brought nothing.
 
 Only the worker process imports this module.
 """
@@ -81,8 +81,10 @@ class Admission:
         self._left[sequence.identifier] = _Conversation(step.request.messages, self._clock() + seconds)
 
     def _kept_from(self, step: "StepState") -> Collection[int]:
+        """Return the sequences that are kept for other conversations: half of all at most, since no next turn may ever come."""
         now = self._clock()
-        return {place for place, left in self._left.items() if left.kept_until > now and not left.goes_on_with(step)}
+        kept = [place for place, left in self._left.items() if left.kept_until > now and not left.goes_on_with(step)]
+        return sorted(kept, key=lambda place: self._left[place].kept_until)[-(self._sequences.count // 2) :]
 
     def _first(self) -> "StepState":
         """Return the step whose turn it is; `_waiting` is in the order of arrival."""

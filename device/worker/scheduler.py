@@ -363,7 +363,8 @@ class Scheduler:
     def _adapt_chunk(self, seconds: float) -> None:
         tokens = self._context.batch.size
         if tokens >= _SMALLEST_CHUNK:
-            self._seconds_per_token = seconds / tokens
+            if any(step.is_prefilling for step in self._running):
+                self._seconds_per_token = seconds / tokens
             wanted = int(tokens * _CHUNK_SECONDS / max(seconds, 1e-6))
             self._chunk = min(max(wanted, _SMALLEST_CHUNK), self._context.batch.capacity)
 

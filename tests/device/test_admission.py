@@ -80,7 +80,9 @@ def test_a_follow_up_whose_prefix_is_cached_goes_before_a_new_task() -> None:
 
 
 def test_a_sequence_is_kept_for_the_next_turn_for_as_long_as_reading_it_again_takes() -> None:
-    desk = Desk()
+    desk = Desk(sequences=2)
+    running = desk.arrive(7)
+    assert desk.next() is running
     desk.arrive(1)
     desk.end(desk.next(), seconds_per_token=0.1)
     new = desk.arrive(2)
@@ -106,6 +108,17 @@ def test_an_engine_without_work_keeps_nothing_waiting() -> None:
     desk.end(desk.next())
     new = desk.arrive(2)
     assert desk.next(engine_is_idle=True) is new
+
+
+def test_half_of_the_sequences_are_never_kept() -> None:
+    desk = Desk(sequences=4)
+    steps = [desk.arrive(run) for run in range(4)]
+    for step in steps:
+        assert desk.next() is step
+    for step in steps:
+        desk.end(step)
+    new = [desk.arrive(run) for run in range(5, 8)]
+    assert [desk.next() for _ in new] == [new[0], new[1], None]
 
 
 def test_new_tasks_go_in_the_order_of_arrival() -> None:
