@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from itertools import accumulate
+from math import inf
 from operator import mul
 from typing import Final, NamedTuple
 
@@ -134,6 +135,10 @@ _HOPELESS: Final = 1.2
 _BASELINE: Final = 3
 _LEAST_SECONDS: Final = 0.001
 """Seconds of a pass per token, below which guessing takes longer than computing."""
+_FIRST_STAKE: Final = 1.0
+_MOST_STAKE: Final = 16.0
+"""Passes that drafting may lose at first, and at most."""
+_SHARE_TO_LOSE: Final = 0.01
 _SHORTEST_REST: Final = 256
 _LONGEST_REST: Final = 1 << 14
 
@@ -184,18 +189,37 @@ class PassCosts:
         below = min(self._seconds[low], above)
         return below + (above - below) * (size - low) / (high - low)
 
-    def best_length(self, size: int, gained: int, chances: Sequence[float]) -> int:
+    def best_length(self, size: int, gained: int, chances: Sequence[float], *, most_seconds: float) -> int:
         """Return how many drafted tokens to add to a pass of `size` tokens, of which `gained` are gained anyway; 0 if none pays.
 
-        `chances`: of each token to be right, given that those before it are.
+        `chances`: of each token to be right, given that those before it are. `most_seconds`: those that the pass may take.
         """
         expected = [0.0, *accumulate(accumulate(chances, mul))]
         rate, best = _CLEARLY * gained / self.expected(size), 0
         for length in (total - size for total in SIZES if 0 < total - size <= len(chances)):
+            if self.expected(size + length) > most_seconds:
+                break
             faster = (gained + expected[length]) / self.expected(size + length)
             if faster > rate:
                 rate, best = faster, length
         return best
+
+
+class Stake:
+    """Seconds that drafting may lose: a share of all passes, and what it has won, within bounds.
+
+    So long drafts are made only once shorter ones were right, and wrong guesses cost little even where nothing is known yet.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._is_open = False
+
+    def add(self, seconds: float, won: float) -> None:
+        """Count a pass: its seconds, and those that it took less than without drafts."""
+        if not self._is_open:
+            self._is_open, self.seconds = True, _FIRST_STAKE * seconds
+        self.seconds = min(max(self.seconds + won, 0.0) + _SHARE_TO_LOSE * seconds, max(self.seconds, _MOST_STAKE * seconds))
 
 
 class DraftingTrial:
@@ -221,6 +245,11 @@ class DraftingTrial:
     def drafts(self) -> bool:
         """True if the speed without drafts, which drafting has to beat, is known."""
         return self._plain_passes >= _BASELINE
+
+    def won(self, seconds: float, tokens: int) -> float:
+        """Return the seconds that a pass with drafts took less than without any."""
+        assert self._plain is not None, "nothing is drafted before"
+        return self._plain * tokens - seconds
 
     def add_plain(self, seconds: float, tokens: int) -> None:
         """Count a pass for which nothing was guessed."""
@@ -258,12 +287,16 @@ class Pass:
     """Tokens that steps gain by it: one for each, and those of drafts that were right."""
     trial: DraftingTrial
     costs: PassCosts
+    stake: Stake
+    most_seconds: float = inf
+    """Those that it may take in the model."""
     drafted: bool = False
     """True if a draft was tried."""
 
     def end(self, *, model_seconds: float, seconds: float) -> None:
         """Count the pass: its seconds in the model, and all in all."""
         self.costs.add(self.size, model_seconds)
+        self.stake.add(seconds, self.trial.won(seconds, self.gained) if self.drafted else 0.0)
         add = self.trial.add_drafted if self.drafted else self.trial.add_plain
         add(seconds, self.gained)
 
@@ -275,13 +308,16 @@ class Payoff:
         self.records = PayoffRecords()
         self._costs = PassCosts()
         self._trials: dict[int, DraftingTrial] = {}
+        self._stake = Stake()
 
     def plan(self, *, size: int, steps: int) -> Pass | None:
         """Return a pass in which so many steps decode `size` tokens; None if it is better made without drafts."""
         trial = self._trials.get(steps)
         if trial is None:
             trial = self._trials[steps] = DraftingTrial()
-        return None if trial.rests() else Pass(size, steps, trial, self._costs)
+        if trial.rests():
+            return None
+        return Pass(size, steps, trial, self._costs, self._stake, self._costs.expected(size) + self._stake.seconds)
 
     def least_chance(self, pass_: Pass) -> float:
         """Return the chance that all tokens of a draft are right below which the last one is not worth its place."""
@@ -290,14 +326,14 @@ class Payoff:
     def cut(self, draft: Draft, pass_: Pass) -> Draft:
         """Return the part of a draft that pays."""
         chances = [self.records.chance(origin) for origin in draft.origins]
-        return draft.first(self._costs.best_length(pass_.size, pass_.gained, chances))
+        return draft.first(self._costs.best_length(pass_.size, pass_.gained, chances, most_seconds=pass_.most_seconds))
 
 
 class Eager(Payoff):
     """Drafts as much as it can in every pass, whatever it costs: for tests, and to count what drafts would come to."""
 
     def plan(self, *, size: int, steps: int) -> Pass:
-        return Pass(size, steps, _EndlessTrial(), self._costs)
+        return Pass(size, steps, _EndlessTrial(), self._costs, self._stake)
 
     def least_chance(self, pass_: Pass) -> float:
         del pass_
@@ -310,6 +346,11 @@ class Eager(Payoff):
 
 class _EndlessTrial(DraftingTrial):
     drafts = True
+
+    def won(self, seconds: float, tokens: int) -> float:
+        """Return 0: nothing is compared."""
+        del seconds, tokens
+        return 0.0
 
     def add_drafted(self, seconds: float, tokens: int) -> None:
         """Ignore the pass: this trial never ends."""
