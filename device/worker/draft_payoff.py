@@ -139,7 +139,7 @@ _FIRST_STAKE: Final = 1.0
 _MOST_STAKE: Final = 16.0
 """Passes that drafting may lose at first, and at most."""
 _SHARE_TO_LOSE: Final = 0.01
-_SHORTEST_REST: Final = 256
+_SHORTEST_REST: Final = 64
 _LONGEST_REST: Final = 1 << 14
 
 
@@ -266,7 +266,7 @@ class DraftingTrial:
         self._tokens += tokens
         plain = self._plain * self._tokens
         if self._tried == _TRIED or (self._tried >= _TRIED_AT_LEAST and self._seconds > _HOPELESS * plain):
-            self._decide(pays=self._seconds * _CLEARLY < plain)
+            self._decide(pays=self._seconds < plain)
 
     def _decide(self, *, pays: bool) -> None:
         self._tried, self._seconds, self._tokens = 0, 0.0, 0
@@ -284,7 +284,7 @@ class Pass:
     size: int
     """Its tokens so far, those that steps will still add on their own included."""
     gained: int
-    """Tokens that steps gain by it: one for each, and those of drafts that were right."""
+    """Tokens that steps gain by it: those that were chosen before, and those of drafts that were right."""
     trial: DraftingTrial
     costs: PassCosts
     stake: Stake
@@ -317,7 +317,7 @@ class Payoff:
             trial = self._trials[steps] = DraftingTrial()
         if trial.rests():
             return None
-        return Pass(size, steps, trial, self._costs, self._stake, self._costs.expected(size) + self._stake.seconds)
+        return Pass(size, size, trial, self._costs, self._stake, self._costs.expected(size) + self._stake.seconds)
 
     def least_chance(self, pass_: Pass) -> float:
         """Return the chance that all tokens of a draft are right below which the last one is not worth its place."""
@@ -333,7 +333,7 @@ class Eager(Payoff):
     """Drafts as much as it can in every pass, whatever it costs: for tests, and to count what drafts would come to."""
 
     def plan(self, *, size: int, steps: int) -> Pass:
-        return Pass(size, steps, _EndlessTrial(), self._costs, self._stake)
+        return Pass(size, size, _EndlessTrial(), self._costs, self._stake)
 
     def least_chance(self, pass_: Pass) -> float:
         del pass_

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from ...protocols import Message, StepRequest, ToolChoice
 from .draft_memory import LONGEST_MATCH, MOST_FOLLOWING, TOKENS_PER_TOOL, CallFile, CallMemories, CallMemory, KeptCall, Match, as_text
 from .draft_payoff import NAME, SIZES, Counts, Draft, GuessOrigin, GuessSource, Pass, Payoff, PayoffRecords
-from .engine import Vocabulary, common_prefix
+from .engine import Vocabulary, common_prefix, tokens_of
 from .generation import Generation
 from .sampling import Constraint, NearTie, opening_of_call
 
@@ -268,6 +268,8 @@ class Drafter:
             piece=drafting.piece,
         )
         self._remembered = 0
+        self._guess = Draft()
+        """All that was guessed; what would not pay is not in the draft, and tells all the same how often such guesses are right."""
         self._draft = Draft()
         self._pass: Pass | None = None
         self._undecided = False
@@ -281,7 +283,7 @@ class Drafter:
         payoff = self._drafting.payoff
         walk = Walk(generation, constraint, self._known)
         draft = walk.draft(min(most, SIZES[-1] - pass_.size), least_chance=payoff.least_chance(pass_))
-        self._draft, self._pass = payoff.cut(draft, pass_), pass_
+        self._guess, self._draft, self._pass = draft, payoff.cut(draft, pass_), pass_
         pass_.drafted = True
         pass_.size += len(self._draft.tokens)
         return self._draft.tokens
@@ -294,15 +296,23 @@ class Drafter:
         return verdict
 
     def _learn(self, verdict: DraftVerdict) -> None:
-        draft, pass_, records = self._draft, self._pass, self._drafting.payoff.records
+        pass_ = self._pass
         assert pass_ is not None, "what was drafted was drafted for a pass"
         kept = max(verdict.kept, 0)
-        for origin in draft.origins[:kept]:
-            records.add(origin, right=True)
-        if verdict.queue and not verdict.undecided and kept < len(draft.origins):
-            records.add(draft.origins[kept], right=False)
-        self._drafting.counts.add(draft, kept)
+        for origin in self._draft.origins[:kept]:
+            self._drafting.payoff.records.add(origin, right=True)
+        if not verdict.undecided:
+            self.chose(tokens_of(verdict.queue) if verdict.queue else (), behind=kept)
+        self._drafting.counts.add(self._draft, kept)
         pass_.gained += kept
+
+    def chose(self, tokens: Sequence[int], *, behind: int = 0) -> None:
+        """Learn from tokens that were chosen, behind so many of those that were guessed."""
+        guess, self._guess = self._guess, Draft()
+        for token, guessed, origin in zip(tokens, guess.tokens[behind:], guess.origins[behind:], strict=False):
+            self._drafting.payoff.records.add(origin, right=token == guessed)
+            if token != guessed:
+                break
 
     def remember(self, generation: Generation) -> None:
         """Keep the calls that the step has written since it was last asked to."""

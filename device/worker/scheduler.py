@@ -372,7 +372,7 @@ class Scheduler:
         generation = step.generation
         try:
             if generation.finished is None:
-                step.queue = self._verify_draft(step, index) if step.drafted else self._next_cells(step, index)
+                step.queue = self._verify_draft(step, index) if step.drafted else self._undrafted(step, index)
                 step.measures.chosen(generation.output_tokens)
         except NearfarError as error:
             self._remove(step)
@@ -408,6 +408,12 @@ class Scheduler:
             if not self._context.forget(sequence.identifier, len(sequence.cells)):
                 raise InternalError("rejected draft tokens cannot be removed from the cache", hint="report the model's name")
         return verdict.queue
+
+    def _undrafted(self, step: StepState, index: int) -> list[int]:
+        cells = self._next_cells(step, index)
+        if step.drafter is not None and cells:
+            step.drafter.chose(tokens_of(cells))
+        return cells
 
     def _next_cells(self, step: StepState, index: int, tolerance: float = 0.0) -> list[int]:
         generation = step.generation
