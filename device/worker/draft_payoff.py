@@ -129,9 +129,6 @@ _WEIGHT: Final = 1 / 8
 _MOST_CHANGE: Final = 2.0
 """A pass that was interrupted by another program tells little: it counts as at most so many times slower than usual."""
 _REFRESHED_EVERY: Final = 16
-_TRIED: Final = 24
-_TRIED_AT_LEAST: Final = 8
-_HOPELESS: Final = 1.2
 _BASELINE: Final = 3
 _LEAST_SECONDS: Final = 0.001
 """Seconds of a pass per token, below which guessing takes longer than computing."""
@@ -205,32 +202,17 @@ class PassCosts:
         return best
 
 
-class Stake:
-    """Seconds that drafting may lose: a share of all passes, and what it has won, within bounds.
-
-    So long drafts are made only once shorter ones were right, and wrong guesses cost little even where nothing is known yet.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._is_open = False
-
-    def add(self, seconds: float, won: float) -> None:
-        """Count a pass: its seconds, and those that it took less than without drafts."""
-        if not self._is_open:
-            self._is_open, self.seconds = True, _FIRST_STAKE * seconds
-        self.seconds = min(max(self.seconds + won, 0.0) + _SHARE_TO_LOSE * seconds, max(self.seconds, _MOST_STAKE * seconds))
-
-
 class DraftingTrial:
-    """A trial of drafting as a whole, overheads included. Drafting rests for longer and longer while tokens do not come faster by it."""
+    """A trial of drafting as a whole, overheads included, for one number of steps at a time.
+
+    Its stake is the seconds that drafting may lose: a share of all passes, and what it has won, within bounds. So long drafts are made only
+    once shorter ones were right. Without a stake, drafting rests for longer and longer.
+    """
 
     def __init__(self) -> None:
         self._plain: float | None = None
         self._plain_passes = 0
-        self._tried = 0
-        self._seconds = 0.0
-        self._tokens = 0
+        self.stake = 0.0
         self._rest = 0
         self._next_rest = _SHORTEST_REST
 
@@ -246,35 +228,26 @@ class DraftingTrial:
         """True if the speed without drafts, which drafting has to beat, is known."""
         return self._plain_passes >= _BASELINE
 
-    def won(self, seconds: float, tokens: int) -> float:
-        """Return the seconds that a pass with drafts took less than without any."""
-        assert self._plain is not None, "nothing is drafted before"
-        return self._plain * tokens - seconds
-
     def add_plain(self, seconds: float, tokens: int) -> None:
         """Count a pass for which nothing was guessed."""
         self._plain = _update_mean(self._plain, seconds / tokens)
         self._plain_passes += 1
+        if self._plain_passes == _BASELINE:
+            self.stake = max(self.stake, _FIRST_STAKE * self._plain * tokens)
         if self.drafts and self._plain < _LEAST_SECONDS:
             self._rest, self._plain_passes = _LONGEST_REST, 0
 
     def add_drafted(self, seconds: float, tokens: int) -> None:
         """Count a pass for which a draft was tried."""
         assert self._plain is not None, "nothing is drafted before"
-        self._tried += 1
-        self._seconds += min(seconds, _MOST_CHANGE * self._plain * tokens)
-        self._tokens += tokens
-        plain = self._plain * self._tokens
-        if self._tried == _TRIED or (self._tried >= _TRIED_AT_LEAST and self._seconds > _HOPELESS * plain):
-            self._decide(pays=self._seconds < plain)
-
-    def _decide(self, *, pays: bool) -> None:
-        self._tried, self._seconds, self._tokens = 0, 0.0, 0
-        if pays:
-            self._next_rest = _SHORTEST_REST
-        else:
-            self._rest, self._plain_passes = self._next_rest, 0
+        plain = self._plain * tokens
+        seconds = min(seconds, _MOST_CHANGE * plain)
+        self.stake = min(self.stake + plain - seconds + _SHARE_TO_LOSE * seconds, max(self.stake, _MOST_STAKE * seconds))
+        if self.stake <= 0:
+            self._rest, self._plain_passes, self.stake = self._next_rest, 0, 0.0
             self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
+        elif self.stake > 2 * _FIRST_STAKE * plain:
+            self._next_rest = _SHORTEST_REST
 
 
 @dataclass(slots=True)
@@ -287,7 +260,6 @@ class Pass:
     """Tokens that steps gain by it: those that were chosen before, and those of drafts that were right."""
     trial: DraftingTrial
     costs: PassCosts
-    stake: Stake
     most_seconds: float = inf
     """Those that it may take in the model."""
     drafted: bool = False
@@ -296,7 +268,6 @@ class Pass:
     def end(self, *, model_seconds: float, seconds: float) -> None:
         """Count the pass: its seconds in the model, and all in all."""
         self.costs.add(self.size, model_seconds)
-        self.stake.add(seconds, self.trial.won(seconds, self.gained) if self.drafted else 0.0)
         add = self.trial.add_drafted if self.drafted else self.trial.add_plain
         add(seconds, self.gained)
 
@@ -308,7 +279,6 @@ class Payoff:
         self.records = PayoffRecords()
         self._costs = PassCosts()
         self._trials: dict[int, DraftingTrial] = {}
-        self._stake = Stake()
 
     def plan(self, *, size: int, steps: int) -> Pass | None:
         """Return a pass in which so many steps decode `size` tokens; None if it is better made without drafts."""
@@ -317,7 +287,7 @@ class Payoff:
             trial = self._trials[steps] = DraftingTrial()
         if trial.rests():
             return None
-        return Pass(size, size, trial, self._costs, self._stake, self._costs.expected(size) + self._stake.seconds)
+        return Pass(size, size, trial, self._costs, self._costs.expected(size) + trial.stake)
 
     def least_chance(self, pass_: Pass) -> float:
         """Return the chance that all tokens of a draft are right below which the last one is not worth its place."""
@@ -333,7 +303,7 @@ class Eager(Payoff):
     """Drafts as much as it can in every pass, whatever it costs: for tests, and to count what drafts would come to."""
 
     def plan(self, *, size: int, steps: int) -> Pass:
-        return Pass(size, size, _EndlessTrial(), self._costs, self._stake)
+        return Pass(size, size, _EndlessTrial(), self._costs)
 
     def least_chance(self, pass_: Pass) -> float:
         del pass_
@@ -346,11 +316,6 @@ class Eager(Payoff):
 
 class _EndlessTrial(DraftingTrial):
     drafts = True
-
-    def won(self, seconds: float, tokens: int) -> float:
-        """Return 0: nothing is compared."""
-        del seconds, tokens
-        return 0.0
 
     def add_drafted(self, seconds: float, tokens: int) -> None:
         """Ignore the pass: this trial never ends."""
