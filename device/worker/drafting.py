@@ -226,6 +226,7 @@ def verify(fed: list[int], drafted: list[int], choose: Callable[[int], list[int]
 
 
 _CACHED: Final = 1024
+_LONGEST_PAUSE: Final = 7
 
 
 class Drafting:
@@ -272,6 +273,8 @@ class Drafter:
         """All that was guessed; what would not pay is not in the draft, and tells all the same how often such guesses are right."""
         self._draft = Draft()
         self._pass: Pass | None = None
+        self._pause = self._next_pause = 0
+        """Tokens until it is worth guessing again: inside of a long value, there is nothing to guess for a while."""
         self._undecided = False
         """True if the next token has to be chosen from a pass without a draft."""
 
@@ -280,10 +283,15 @@ class Drafter:
         constraint, undecided, self._undecided = generation.constraint, self._undecided, False
         if constraint is None or undecided or not pass_.trial.drafts:
             return []
+        if self._pause:
+            self._pause -= 1
+            return []
         payoff = self._drafting.payoff
         walk = Walk(generation, constraint, self._known)
         draft = walk.draft(min(most, SIZES[-1] - pass_.size), least_chance=payoff.least_chance(pass_))
         self._guess, self._draft, self._pass = draft, payoff.cut(draft, pass_), pass_
+        self._next_pause = 0 if self._draft.tokens else min(2 * self._next_pause + 1, _LONGEST_PAUSE)
+        self._pause = self._next_pause // 2
         pass_.drafted = True
         pass_.size += len(self._draft.tokens)
         return self._draft.tokens
