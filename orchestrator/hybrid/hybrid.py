@@ -27,7 +27,7 @@ from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
 from ..mcp import McpServerConfig
 from ..routing.router import Router
-from ..runs.erasing import ErasedRuns, erased_of
+from ..runs.erasing import ErasedRuns, erase_calls, erased_of
 from ..runs.store import RunStore
 from ..task.decisions import RouteDecision, SelectionDecision
 from ..task.events import TaskEvent
@@ -39,8 +39,8 @@ from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
 from ..task.tools import Approver, Tool
+from ..tracing import TraceStore
 from ..tracing.observing import Observers
-from ..tracing.store import TraceStore
 from ..util.arguments import Location, as_path, require, wrong_type
 from ..util.runtime import in_thread
 from .arguments import (
@@ -194,7 +194,8 @@ class Hybrid(ServesTurns):
         self._move_with_the_loop()
 
     def _hear_of_erasures(self, memory: "MemoryStore", erased_memory: ErasedMemory | None) -> ErasedRuns | None:
-        """Erase from sessions, cache, runs and traces what is erased from the memory from now on."""
+        """Erase from sessions, cache, kept calls, runs and traces what is erased from the memory from now on."""
+        self._listening.enter_context(memory.erasing.calling(erase_calls))
         self._listening.enter_context(memory.erasing.calling(self._sessions.drop_erased))
         if erased_memory is not None:
             self._listening.enter_context(memory.erasing.calling(erased_memory.forget))

@@ -33,6 +33,7 @@ from .auto import Selector
 from .costs import TaskKind, TaskTaken
 from .draft_outcomes import ReportedFault, escalated_drafts, reported_drafts
 from .drafts import Drafts, expected_quality
+from .efforts import reasoned_steps
 from .eligibility import (
     PLAN_TOKENS,
     Eligible,
@@ -233,9 +234,11 @@ class Router:
 
     def conclude(self, task: Task, result: Result, *, tools: Sequence[ToolSpec]) -> None:
         """Take note of a task that was answered."""
-        if task.policy.router.learn and len(result.attempts) > 1:
+        if task.policy.router.learn:
             for draft in escalated_drafts(result.attempts):
                 self.outcomes.add(draft)
+            for step in reasoned_steps(task, result.calls):
+                self.outcomes.add(step)
         if task.session is not None and not _is_escalated_under_a_budget(task, result):
             self.sessions.keep(task.session, result.agent, user=task.user)
         if task.session is not None and task.caller is not None and result.messages:
