@@ -24,14 +24,14 @@ SEED: Final = 90909
 BIAS: Final = 0.6
 """Probability that the judge agrees whatever it sees."""
 NAMED_BIAS: Final = 0.2
-"""The same where a point names the broken rule."""
+"""Probability that it agrees where a point names the broken rule."""
 COVERAGE: Final = 0.8
 """Probability that a prior names a rule of its kind of task."""
 FALSE_ALARM: Final = 0.05
 """Probability that the judge objects to a right draft, with or without points."""
 _KINDS: Final = ("order", "invoice", "booking", "letter", "claim", "parcel", "permit", "contract")
 _RULES: Final = ("stamped", "signed", "dated", "numbered", "copied", "weighed")
-"""What may have to be true of a thing; each kind has three such rules, which no prompt states."""
+"""Rules that may hold for a thing; each kind has three such rules, which no prompt states."""
 _RESAMPLES: Final = 1000
 
 if TYPE_CHECKING:

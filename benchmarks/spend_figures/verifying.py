@@ -1,4 +1,4 @@
-"""What a verdict on the whole work adds to agreement and to all free looks, and how many samples a vote takes.
+"""Measures the worth of a verdict on the whole work, in addition to agreement and to all free looks, and the samples that a vote takes.
 
 Of the shipped models, cards are trained on the known tasks of `verified_drafts` and judged on the fresh ones. No judge has read the
 recorded maths and calls, so there verdicts are drawn with a set AUROC: that tells how good a judge has to be, not how good one is. Near
