@@ -15,6 +15,7 @@ from ..runs.ledger import AskedCall
 from ..runs.tool_calls import ActionCount, Occurrence, Occurrences, Overdue, canonical_arguments, mark_looked_up, run_unrecorded
 from ..safety.guard import CallContext, Decision, Guard
 from ..safety.placeholders import Placeholders
+from ..safety.plan_matching import quote_data
 from ..task.labels import OPEN, Integrity, Label, join_labels, may_go
 from ..task.results import ToolOutcome
 from ..task.roles import HandOff
@@ -419,3 +420,44 @@ def record_outcomes(agent: str, calls: ToolCalls, told: list[ToolOutcome] | None
         outcomes += [planned.outcome(agent) for planned in calls.planned]
         if told is not None:
             told.extend(outcomes)
+
+
+_LONGEST: Final = 500
+"""Characters of arguments, and of a result, that the next agent is told."""
+_DONE: Final = "Agents before you worked on this task. Their tool calls stay done. Do not make them again unless the task needs it twice."
+_WITHHELD: Final = "arguments and result stay on the user's device"
+
+
+def done_note(made: Sequence[ToolOutcome], label: Label, *, may_read: bool) -> str:
+    """Return what the next agent is told of the tool calls `made` before it; empty where none may have changed anything.
+
+    Args:
+        label: of all that the run has seen.
+        may_read: it may be told all of that; else it is told the tools' names alone.
+    """
+    acts = [outcome for outcome in made if outcome.may_have_acted]
+    return "\n".join([_DONE, *(_line(act, label) if may_read else _name(act) for act in acts)]) if acts else ""
+
+
+def told_of(outcomes: Sequence[ToolOutcome], label: Label) -> str:
+    """Return one line for each call that may have changed something."""
+    return "\n".join(_line(outcome, label) for outcome in outcomes if outcome.may_have_acted)
+
+
+def _line(act: ToolOutcome, label: Label) -> str:
+    arguments = json.dumps(act.call.arguments, ensure_ascii=False)
+    result = ToolResult(call_id=act.call.id, name=act.call.name, content=_cut(f"{act.call.name}({_cut(arguments)}): {act.result}", 2))
+    told = result.content if label.integrity is Integrity.TRUSTED else quote_data(result).content
+    return f"- {_state(act)}: {told}"
+
+
+def _name(act: ToolOutcome) -> str:
+    return f"- {_state(act)}: {act.call.name}; its {_WITHHELD}"
+
+
+def _state(act: ToolOutcome) -> str:
+    return act.outcome.replace("unknown", "outcome unknown")
+
+
+def _cut(text: str, times: int = 1) -> str:
+    return text if len(text) <= times * _LONGEST else f"{text[: times * _LONGEST]}..."

@@ -182,12 +182,13 @@ class SubtasksConfig(Value):
 class SpeculateConfig(Value):
     """How far the near agent runs ahead in `speculate`: the `[policy.speculate]` section of nearfar.toml."""
 
-    thrift: float = Field(default=0.4, ge=0, le=1)
+    thrift: float = Field(default=0.5, ge=0, le=1)
     """Weight of dollars against time, 0 to 1: at 0 near runs as far ahead as it may, at 1 not at all."""
     maximum_ahead: int = Field(default=8, ge=1, le=32)
     """Most steps that near is ahead of far, 1 to 32: as many far calls may be under way beyond the one that counts."""
     learn: bool = True
-    """Learn from each proposal how often near and far agree after each tool, and go ahead accordingly."""
+    """Learn from each proposal how often far confirms one that near is as sure of, and go ahead accordingly. `[policy.router] log` keeps
+    that for later processes."""
     tools: tuple[str, ...] = ()
     """External read-only tools, as those of MCP servers, that may run ahead of far. Those of the app may without being named."""
 

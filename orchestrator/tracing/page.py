@@ -13,12 +13,12 @@ from typing import Final, Literal
 from ...protocols import Message, Side
 from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, RoleStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
 from ..task.labels import Label
-from ..task.results import Call, SideUsage
+from ..task.results import Call, JudgedProposal, SideUsage, Speculation
 from ..task.task import call_text, transcript
 from ..task.tools import Effect
-from ..util.escaping import page, printable, table
 from ..util.json_text import canonical, in_one_form
-from .store import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
+from ..util.text import page, printable, table
+from . import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
 
 _WORD: Final = re.compile(r"\w+")
 Kind = Literal["run", "decision", "attempt", "step", "tool", "label"]
@@ -152,11 +152,26 @@ def _rows(entry: AnyEntry, *, is_first: bool) -> Iterator[TraceRow]:
         case Happened():
             yield _event(entry)
         case RunEnded():
+            if entry.speculation is not None:
+                yield _ahead(entry.speculation)
             who = f" by {entry.agent}" if entry.agent else ""
             why = f"{entry.error}: {entry.text}" if entry.error else entry.text
             yield TraceRow("run", f"{entry.outcome}{who}", text=why, side=entry.side, is_bad=entry.outcome == "failed", label=entry.label)
         case EntriesLost():
             yield TraceRow("run", f"{entry.count} entries of this trace could not be kept", is_bad=True)
+
+
+def _ahead(told: Speculation) -> TraceRow:
+    """Return the row of what near has proposed ahead of far."""
+    title = f"near ran ahead: {told.confirmed} of {len(told.judged)} judged proposals confirmed, {told.proposed} made"
+    figures = f"far calls began {told.saved_seconds:.2f} s early; in vain: {dollars_text(told.wasted_dollars)}"
+    return TraceRow("decision", title, text="\n".join([figures, *map(_judged, told.judged)]))
+
+
+def _judged(proposal: JudgedProposal) -> str:
+    sure = "" if proposal.confidence is None else f", near's confidence {proposal.confidence:.3f}"
+    instead = ", in place of an answer" if proposal.is_instead else ""
+    return f"{'confirmed' if proposal.confirmed else 'not confirmed'}{sure}{instead}"
 
 
 def _step(entry: AgentStepped) -> TraceRow:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from nearfar import tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.tracing.store import insert_entries, open_traces
+from nearfar.orchestrator.tracing import insert_entries, open_traces
 from nearfar.protocols import ToolCall
 
 runner = CliRunner()
