@@ -162,7 +162,8 @@ class Preparation:
         instructions += [self._team[name].instructions for name in (self._team.reachable(task.role) if task.role else ())]
         privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task), instructions=instructions)
         account = self._router.spending.account(task)
-        context = replace(self.context(options, task), account=account, recollection=recollection, privacy=privacy)
+        efforts = self._router.outcomes.efforts
+        context = replace(self.context(options, task), account=account, recollection=recollection, privacy=privacy, efforts=efforts)
         tools = _selected(context.tools, task)
         guard = Guard(task, tools, instructions)
         trace = self._trace(task, tools)

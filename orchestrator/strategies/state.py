@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar
 import anyio
 from pydantic import BaseModel
 
-from ...protocols import Message, Side, StepRequest, ToolResult, ToolSpec
+from ...protocols import Effort, Message, Side, StepRequest, ToolResult, ToolSpec
 from ...protocols.items import Tier
 from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..budgets.account import Account
 from ..memory.provenance import Recollection
+from ..routing.efforts import Efforts
 from ..runs.tool_calls import ActionCount
 from ..safety.guard import CallContext, TrustedHistory, initial_label
 from ..safety.placeholders import map_message_texts
@@ -223,7 +224,7 @@ def step_request(task: Task, messages: Sequence[Message], key: str, **fields: An
     usual = {
         "max_output_tokens": policy.maximum_output_tokens,
         "temperature": policy.temperature,
-        "effort": policy.effort,
+        "effort": policy.effort if isinstance(policy.effort, Effort) else None,
         "timeout": policy.attempt_timeout,
         "sensitivity": policy.sensitivity,
     }
@@ -272,6 +273,8 @@ class TaskContext:
     """Held while the tools of one message run, where several runs side by side must not race in one world."""
     ahead: "LookAhead | None" = None
     """The steps that near has proposed ahead of far; None: nothing runs ahead."""
+    efforts: Efforts | None = None
+    """How long steps usually reason; None: an effort that is a share of that changes nothing."""
     account: Account | None = None
     """The task's budget account; None if the graph runs by itself in another app."""
     plans: "PlanCache | None" = None
