@@ -110,7 +110,7 @@ class LoggedTask(Value):
     """Folder of the head that made the predictions."""
     attempts: tuple[LoggedAttempt, ...]
     proposals: tuple[JudgedProposal, ...] = ()
-    """What near proposed in `speculate`, and far judged."""
+    """Near's proposals in `speculate`, as far judged them."""
 
 
 class LoggedScore(Value):
@@ -225,7 +225,7 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
 
 
 Known = Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft | JudgedProposal
-"""What can be learned of one task."""
+"""One thing that is learned of a task."""
 
 
 def read_outcomes(path: Path) -> list[Known]:
