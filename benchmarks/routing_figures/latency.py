@@ -22,13 +22,13 @@ from typing import Any, Final, TypeVar
 import numpy
 
 from nearfar.orchestrator.lab.replay.recording import RecordedAgent
+from nearfar.orchestrator.lab.training import train_head, write_head
 from nearfar.orchestrator.lab.training.parts import LANDMARKS
-from nearfar.orchestrator.lab.training.training import train_head, write_head
 from nearfar.orchestrator.routing.head import Head
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.task import Task
-from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
+from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 from nearfar.protocols import Message, Side
 
 from .prompt_only import mmlu

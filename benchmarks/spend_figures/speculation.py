@@ -1,10 +1,10 @@
 """Time and dollars of `speculate` over those of `cloud`, on recorded steps of the shipped models.
 
 `proposals` has recorded what far does on tasks of both worlds, and what near proposes at each step, with its confidence: near agrees with
-far as often as it does there, and at the same steps. A far step takes 1 s, a near one 0.1 s. The full figures take that time, with all
-tasks of a setting at once (`speculate_busy_share`: processor time over wall time, in which a step waits for others); with --quick, the
-event loop skips the waiting, and the time of nearfar itself does not count. A far call costs what its prompt and its reply cost at 1 to 4
-per token, and one that was begun and cancelled counts as one that was paid for as a whole.
+far as often as it does there, and at the same steps. A far step takes 1 s, a near one 0.1 s. The full figures take that time, with 25
+tasks at once, begun one after the other (`speculate_busy_share`: processor time over wall time, in which a step waits for others); with
+--quick, the event loop skips the waiting, and the time of nearfar itself does not count. A far call costs what its prompt and its reply
+cost at 1 to 4 per token, and one that was begun and cancelled counts as one that was paid for as a whole.
 
 The look-ahead knows what was proposed and judged in 50 tasks of another seed. `speculate_waste`: dollars beyond those of `cloud` of the
 learned look-ahead over those of the best fixed one at the same wall time; between two fixed ones, a mixture of both counts. Both figures
@@ -36,6 +36,7 @@ _SEED: Final = 90210
 _FAR, _NEAR = 1.0, 0.1
 _DEAR: Final = 4
 """Price of a token that is written over one that is read."""
+_AT_ONCE: Final = 25
 _THRIFTY: Final = 0.8
 _THRIFTS: Final = (0.0, 0.25, 0.65, 0.95)
 """The full figures have these settings, too."""
@@ -146,18 +147,21 @@ async def _taken(world: str, name: str, setting: _Setting, tasks: int) -> list[_
         has_to_call = request.tool_choice is ToolChoice.REQUIRED
         return "I would answer." if has_to_call and name.endswith("own") else named[request.messages[0].text].near(request)
 
-    async def one(task: str) -> _Taken:
-        began = asyncio.get_running_loop().time()
-        result = await hybrid.run(task, strategy=strategy, task_class=world)
-        assert result.agent == "far", result.reasons
-        return _Taken(asyncio.get_running_loop().time() - began, spent[task])
+    async def one(number: int, task: str) -> _Taken:
+        async with slots:
+            await asyncio.sleep(number % _AT_ONCE / _AT_ONCE)
+            began = asyncio.get_running_loop().time()
+            result = await hybrid.run(task, strategy=strategy, task_class=world)
+            assert result.agent == "far", result.reasons
+            return _Taken(asyncio.get_running_loop().time() - began, spent[task])
 
     far, near = ScriptedAgent(far_step, name="far", side=Side.FAR, pace=_FAR), ScriptedAgent(near_step, name="near", pace=_NEAR)
     limits = {"maximum_turns": 40, "attempt_timeout": _LONGEST}
     policy = Policy.model_validate({"sensitivity": "public", **limits, "speculate": given})
     async with Hybrid(near=near, far=far, policy=policy, tools=tools_of(fresh)) as hybrid:
         _teach(hybrid._router.outcomes.agreement, world)
-        return list(await asyncio.gather(*map(one, named)))
+        slots = asyncio.Semaphore(_AT_ONCE)
+        return list(await asyncio.gather(*map(one, range(len(named)), named)))
 
 
 def _teach(rates: AgreementRates, world: str) -> None:

@@ -32,24 +32,27 @@ from ..task.events import (
 )
 from ..task.results import Result, SideUsage
 from ..task.stores import RunsConfig
-from ..util.escaping import spell_out
+from ..util.text import spell_out
 from . import options
-from .printing import (
+from .running import (
     Line,
     Note,
     ago,
     count_text,
     error_as_json,
+    execute,
     fact_table,
+    load_langgraph,
     notes,
     output,
     print_json,
+    read_prompt,
+    report_errors,
     right,
     show,
     show_error,
     table,
 )
-from .running import execute, load_langgraph, read_prompt, report_errors
 from .selection import chosen_config, open_hybrid, terminal_approver, warn_outside_world
 
 if TYPE_CHECKING:
@@ -70,6 +73,7 @@ def run(
     far: options.Far = None,
     strategy: options.StrategyName = None,
     mode: options.ModeName = None,
+    effort: options.EffortShare = None,
     public: options.Public = False,
     tools: options.Tools = None,
     role: options.RoleName = "",
@@ -86,7 +90,7 @@ def run(
     The answer goes to standard output; the steps on the way to it go to standard error.
     """
     text = read_prompt(prompt, as_json=as_json)
-    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools, instructions)
+    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools, instructions, effort)
 
     async def work() -> None:
         given: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or (), "role": role, **selection.stated}

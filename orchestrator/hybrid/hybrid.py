@@ -19,16 +19,15 @@ from ...protocols import (
     InvalidRequest,
 )
 from ..agents.pool import AgentPool
-from ..cache.agent import put_in_front
 from ..cache.database import ErasedMemory
 from ..compose.agents import FarConfig, NearSection, read_device_state
 from ..compose.config import Config, load_config, with_line
 from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
-from ..mcp.config import McpServerConfig
+from ..mcp import McpServerConfig
 from ..routing.router import Router
-from ..runs.erasing import ErasedRuns, erased_of
+from ..runs.erasing import ErasedRuns, erase_calls, erased_of
 from ..runs.store import RunStore
 from ..task.decisions import RouteDecision, SelectionDecision
 from ..task.events import TaskEvent
@@ -40,8 +39,8 @@ from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
 from ..task.tools import Approver, Tool
+from ..tracing import TraceStore
 from ..tracing.observing import Observers
-from ..tracing.store import TraceStore
 from ..util.arguments import Location, as_path, require, wrong_type
 from ..util.runtime import in_thread
 from .arguments import (
@@ -61,7 +60,6 @@ from .arguments import (
     tools_argument,
 )
 from .blocking import BlockingCalls
-from .metrics import Metrics
 from .pipeline import Pipeline
 from .preparation import Parts
 from .records import Records, open_records, records_argument
@@ -74,6 +72,7 @@ if TYPE_CHECKING:
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
     from ..strategies.calls import TaskGraph
+    from .metrics import Metrics
 
 _logger = logging.getLogger(__name__)
 
@@ -164,6 +163,8 @@ class Hybrid(ServesTurns):
         """Make the parts that work on the agents, the memory and the records."""
         records, memory, cache = self._records, self._memory, self._records.cache
         if cache is not None:
+            from ..cache.agent import put_in_front
+
             put_in_front(self.pool, cache)
         pool = self.pool
         self._router = Router(
@@ -193,7 +194,8 @@ class Hybrid(ServesTurns):
         self._move_with_the_loop()
 
     def _hear_of_erasures(self, memory: "MemoryStore", erased_memory: ErasedMemory | None) -> ErasedRuns | None:
-        """Erase from sessions, cache, runs and traces what is erased from the memory from now on."""
+        """Erase from sessions, cache, kept calls, runs and traces what is erased from the memory from now on."""
+        self._listening.enter_context(memory.erasing.calling(erase_calls))
         self._listening.enter_context(memory.erasing.calling(self._sessions.drop_erased))
         if erased_memory is not None:
             self._listening.enter_context(memory.erasing.calling(erased_memory.forget))
@@ -389,8 +391,10 @@ class Hybrid(ServesTurns):
         return self._records.traces
 
     @cached_property
-    def metrics(self) -> Metrics:
+    def metrics(self) -> "Metrics":
         """The metrics of tasks and agents, for Prometheus: `await hybrid.metrics.text()`. Tasks are counted from the first use on."""
+        from .metrics import Metrics
+
         return Metrics(self._parts, {agent.socket for agent in self.attached.values()})
 
     async def cancel(self, run: str, *, user: str = "") -> None:
@@ -468,7 +472,7 @@ class Hybrid(ServesTurns):
             task = self._router.with_strategy(self._router.apply_rules(begun, tools=tools), list(self.pool), tools=tools)
         return self._router.explain(task.with_memory_in_prompt(), list(self.pool), tools=tools)
 
-    def report(self, result: Result, *, score: float, task_class: str = "") -> None:
+    def report(self, result: Result, *, score: float, task_class: str = "", because: str = "") -> None:
         """Tell the router, and `auto` where it chose the strategy, how good a `result` was: `score` is 1 for a task well done, 0 for one
         that failed.
 
@@ -476,12 +480,16 @@ class Hybrid(ServesTurns):
         stands. The outcome is kept in the files that `[policy.auto] reports` and `[policy.router] log` name, without the words of a private
         task. A cache gives up the answers of a task whose score is below one half.
 
-        Raises `InvalidRequest` for a score outside 0 to 1, and a class that is no text.
+        `because` names the fault of a wrong answer; the verifier `rubric` then looks for it in later ones of the class.
+
+        Raises `InvalidRequest` for a score outside 0 to 1, a class that is no text, and a fault of an answer that was right.
         """
+        if because and score == 1:
+            raise InvalidRequest("an answer with the score 1 has no fault", hint="because= says why a score is below 1")
         if not isinstance(task_class, str):
             raise InvalidRequest(f"the class of a task is a text, not {task_class!r}", hint='from coarse to fine: "billing/refund"')
         if not isinstance(score, (int, float)) or not 0 <= score <= 1:
             raise InvalidRequest(f"a score is between 0 and 1, not {score}", hint="1.0 for a task well done, 0.0 for one that failed")
         if self._records.cache is not None:
             self._records.cache.report(result.id, score)
-        self._router.report(result, self.policy, score=score, task_class=task_class)
+        self._router.report(result, self.policy, score=score, task_class=task_class, because=because)

@@ -25,7 +25,6 @@ from ...protocols import (
     StoreError,
 )
 from ..agents.pool import AgentPool
-from ..cache.plans import PlanCache
 from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
 from ..runs.sessions import SessionStore
@@ -37,7 +36,7 @@ from ..task.events import TaskEvent, TaskFinished
 from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
 from ..task.policy import Policy, Verdict
-from ..task.results import Attempt, Call, Result, Speculation, ToolOutcome, budget_exceeded, usage_of_side
+from ..task.results import Attempt, Call, Result, Speculation, ToolOutcome, budget_exceeded, told_of_effort, usage_of_side
 from ..task.roles import RolesWork
 from ..task.task import Prompt, Task, read_output, scope_of, within_scope
 from ..task.turns import CallerTools
@@ -49,6 +48,7 @@ from .preparation import Parts, Preparation
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
+    from ..cache.plans import PlanCache
     from ..strategies.graphs import Graphs
 
 
@@ -125,6 +125,7 @@ def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[Bas
         raise InternalError(f"strategy {task.policy.strategy} has ended without an answer", hint="its graph must end behind `judge`")
     calls = tuple(value_of(Call, call) for call in state["calls"])
     text, has_calls = state["messages"][-1]["text"], bool(state["messages"][-1]["tool_calls"])
+    effort = told_of_effort(task.policy.effort, calls)
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
     decision = value_of(RouteDecision, state["decision"])
     doubt = _doubt(task.policy, decision.strategy if task.role else task.policy.strategy, accepted)
@@ -146,7 +147,7 @@ def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[Bas
         selection=task.selection,
         speculation=value_of(Speculation, state["speculation"]) if "speculation" in state else None,
         roles=value_of(RolesWork, state["roles"]).done if "roles" in state else (),
-        reasons=(*decision.reasons, *state["reasons"], *given_up, *([] if doubt is None else [doubt])),
+        reasons=(*decision.reasons, *state["reasons"], *effort, *given_up, *([] if doubt is None else [doubt])),
         label=value_of(Label, state["label"]),
         confidence=accepted.confidence,
         low_confidence=doubt is not None,
@@ -476,6 +477,10 @@ class Pipeline:
         return config
 
 
-def _plan_cache(parts: Parts) -> PlanCache | None:
+def _plan_cache(parts: Parts) -> "PlanCache | None":
     cache = parts.records.cache
-    return PlanCache(cache.database, cache.settings) if cache is not None and cache.settings.plans else None
+    if cache is None or not cache.settings.plans:
+        return None
+    from ..cache.plans import PlanCache
+
+    return PlanCache(cache.database, cache.settings)

@@ -20,8 +20,7 @@ from ..routing.costs import StepTaken
 from ..routing.escalation import Escalation
 from ..routing.router import Router
 from ..runs.tool_calls import Occurrences
-from ..safety.guard import CallContext
-from ..safety.labels import initial_label
+from ..safety.guard import CallContext, initial_label
 from ..task.context import asking, calling_for
 from ..task.events import ApprovalAsked, Routed, ToolFinished
 from ..task.labels import Chosen, Label, join_labels, label_of_stranger
@@ -35,8 +34,8 @@ from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
 from .act_looks import ActJudging, ActNodes
 from .arbitration import end_arbitrated
-from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool, warn_of_refusal
-from .failing import correct, give_up
+from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool
+from .failing import correct, give_up, warn_of_refusal
 from .hedging import Hedge, hedge_of
 from .judging import judged
 from .minions import build_minions
@@ -63,6 +62,7 @@ from .subtasks import build_subtasks
 from .supervised import Oversight, SupervisorNodes, after_act, after_tools, after_verify
 from .tool_calls import ToolCalls, hand_off_in, record_outcomes
 from .turn import AgentTurn, Fitting, acts, after_step, call_of, is_accepted, left_out, summarizer_of
+from .voting import with_votes
 
 _SILENT = "allow more output tokens, or less effort: a model may spend them all on its thoughts"
 
@@ -78,6 +78,8 @@ class TaskNodes:
         self._context = TaskContext.of(tools)
         self.escalations: dict[Path, Escalation] = {}
         """The learned escalations that policies name, each loaded once."""
+        self.priors: dict[str, str] = {}
+        """What must be true of a right outcome, by kind of task, without what a task names."""
         self._part_graphs: dict[tuple[Strategy, bool], TaskGraph] = {}
 
     def build(self, strategy: Strategy) -> TaskGraphBuilder:
@@ -213,11 +215,13 @@ class TaskNodes:
         said = turn.said(reply)
         if said.tool_calls and turn.is_judged and turn.is_doubtful(call):
             return {**turn.stop(runtime), "calls": log.as_json}
-        before, made, settled = turn.state["messages"], log.as_json, turn.go_on()
+        before, made = turn.state["messages"], log.as_json
         context = self.context(runtime)
         if any(acts(call, context) for call in said.tool_calls):
             judging = ActJudging(turn, said, before, made, self, context)
             settled = judging.settled(judging.verdict(), runtime)
+        else:
+            settled = turn.go_on()
         if settled["draft"] is None:  # the draft was rejected
             return {**settled, "calls": made}
         noted = {**noted, "reasons": [*noted["reasons"], *left_out(reply.message, said)]}
@@ -292,7 +296,12 @@ class TaskNodes:
         self.router.learn_costs(turn.task, agent, own, tools=self.context(runtime).tools)
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
-        """Accept the answer, or hand over to the next agent where the evidence speaks against it."""
+        """Let further samples vote, and accept the answer, or hand over to the next agent where the evidence speaks against it."""
+        voted = await with_votes(state, self, self.context(runtime), runtime)
+        left: TaskState = {**state, **voted}
+        return {**voted, **await self._judge(left, runtime)}
+
+    async def _judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         turn = AgentTurn(state, self.pool, self.context(runtime).output_model)
         assert turn.draft is not None, "an attempt is under way"
         said = value_of(Message, state["messages"][-1])

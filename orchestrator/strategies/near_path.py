@@ -162,7 +162,7 @@ class NearPath:
         if not all(call.name in texts for call in changing):
             return None
         self._has_guessed = self._has_guessed or bool(changing)
-        checks = replace(self._context.tool_checks, effects=None, approver=None, kept=Acknowledgements(texts))
+        checks = replace(self._context.tool_checks, effects=None, approver=None, kept=Acknowledgements(texts), own_results=None)
         dry = self.runtime.override(context=replace(self._context, tool_checks=checks, trace=None, recollection=None))
         draft: Json = {**(state["draft"] or {}), "steps": _steps(state) + 1}
         begun: TaskState = {**state, "messages": [*state["messages"], as_json(said)], "draft": draft}

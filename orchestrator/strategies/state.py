@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar
 import anyio
 from pydantic import BaseModel
 
-from ...protocols import Message, Side, StepRequest, ToolResult, ToolSpec
+from ...protocols import Effort, Message, Side, StepRequest, ToolResult, ToolSpec
 from ...protocols.items import Tier
 from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..budgets.account import Account
-from ..cache.plans import PlanCache
 from ..memory.provenance import Recollection
+from ..routing.efforts import Efforts
 from ..runs.tool_calls import ActionCount
-from ..safety.guard import CallContext, TrustedHistory
-from ..safety.labels import initial_label
+from ..safety.guard import CallContext, TrustedHistory, initial_label
 from ..safety.placeholders import map_message_texts
 from ..safety.plan_matching import quote_data
 from ..safety.privacy import PrivateResult, RunPrivacy
@@ -38,6 +37,7 @@ from .tool_calls import PlannedCall, ToolCalls, ToolChecks
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
+    from ..cache.plans import PlanCache
     from .speculation import LookAhead
 
 
@@ -72,7 +72,8 @@ class _Memo:
         if known is not None and known[0] is value:
             return known[1]
         part: Json = value.__pydantic_serializer__.to_python(value, mode="json")  # `model_dump` without its thirteen options
-        if not any(getattr(value, name) for name in _left_out(type(value))):  # what is left out is not to be read back
+        left_out = _left_out(type(value))
+        if not left_out or not any(getattr(value, name) for name in left_out):  # what is left out is not to be read back
             self._keep(part, value)
         return part
 
@@ -223,7 +224,7 @@ def step_request(task: Task, messages: Sequence[Message], key: str, **fields: An
     usual = {
         "max_output_tokens": policy.maximum_output_tokens,
         "temperature": policy.temperature,
-        "effort": policy.effort,
+        "effort": policy.effort if isinstance(policy.effort, Effort) else None,
         "timeout": policy.attempt_timeout,
         "sensitivity": policy.sensitivity,
     }
@@ -272,9 +273,11 @@ class TaskContext:
     """Held while the tools of one message run, where several runs side by side must not race in one world."""
     ahead: "LookAhead | None" = None
     """The steps that near has proposed ahead of far; None: nothing runs ahead."""
+    efforts: Efforts | None = None
+    """How long steps usually reason; None: an effort that is a share of that changes nothing."""
     account: Account | None = None
     """The task's budget account; None if the graph runs by itself in another app."""
-    plans: PlanCache | None = None
+    plans: "PlanCache | None" = None
     """Plans of earlier tasks; None: every plan is made from scratch."""
     recollection: Recollection | None = None
     """The memory items recalled for the task; None if the graph runs by itself in another app."""

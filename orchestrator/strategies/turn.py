@@ -28,7 +28,7 @@ from ...protocols import (
 )
 from ...protocols.validation import check_arguments
 from ..agents.pool import AgentHandle, AgentPool
-from ..compression.compressor import Ask, Compressed, Summarizer, compress, compress_and_summarize
+from ..compression import Ask, Compressed, Summarizer, compress, compress_and_summarize
 from ..compression.conversation import conversation_tokens
 from ..routing.checks import EarlyStop
 from ..safety.privacy import reach_of
