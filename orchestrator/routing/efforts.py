@@ -123,7 +123,7 @@ class ReasonedStep(Value):
     task_class: str = ""
     prompt_tokens: int
     tokens: int
-    """Of its reasoning."""
+    """Reasoning tokens that it took."""
     asked: AskedReasoning = AskedReasoning()
 
     @property

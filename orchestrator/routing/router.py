@@ -30,9 +30,9 @@ from ..task.rules import Ruling, ruling
 from ..task.task import Task, last_words, tokens_by_length
 from .auto import Selector
 from .costs import TaskKind, TaskTaken
-from .draft_outcomes import escalated_drafts, reported_drafts
+from .draft_outcomes import EscalatedDraft, escalated_drafts, reported_drafts
 from .drafts import Drafts, expected_quality
-from .efforts import reasoned_steps
+from .efforts import ReasonedStep, reasoned_steps
 from .eligibility import (
     PLAN_TOKENS,
     Eligible,
@@ -233,11 +233,10 @@ class Router:
 
     def conclude(self, task: Task, result: Result, *, tools: Sequence[ToolSpec]) -> None:
         """Take note of a task that was answered."""
-        if task.policy.router.learn:
-            for draft in escalated_drafts(result.attempts):
-                self.outcomes.add(draft)
-            for step in reasoned_steps(task, result.calls):
-                self.outcomes.add(step)
+        if task.policy.router.learn and (len(result.attempts) > 1 or result.has_reasoned):
+            known: list[EscalatedDraft | ReasonedStep] = [*escalated_drafts(result.attempts), *reasoned_steps(task, result.calls)]
+            for each in known:
+                self.outcomes.add(each)
         if task.session is not None and not _is_escalated_under_a_budget(task, result):
             self.sessions.keep(task.session, result.agent, user=task.user)
         if task.session is not None and task.caller is not None and result.messages:
