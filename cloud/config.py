@@ -9,9 +9,9 @@ from pydantic_core import PydanticCustomError
 
 from ..protocols import ConfigError, Effort, Limits, Prices
 from ..protocols.address import is_this_machine
+from ..protocols.attachments import Value
 from ..protocols.limits import most_calls_upstream
 from ..protocols.secrets import StoredKey
-from ..protocols.value import Value
 from .dialect import Dialect, openai_traits, reads_images, takes_budget
 from .prices import price_at, price_of
 

@@ -134,7 +134,7 @@ class ScriptedAgent:
         self.live_steps += 1
         deadline = None if request.timeout is None else anyio.current_time() + request.timeout
         holds_slot = False
-        finished = False
+        is_over = False
         try:
             plan = self._plan(request)
             await self._take_slot(deadline)
@@ -144,12 +144,13 @@ class ScriptedAgent:
                     self.tokens_decoded += 1
                     yield event
             last = self._finish(plan, request)
-            finished = True
+            is_over = True
             yield last
-        except (GeneratorExit, anyio.get_cancelled_exc_class()):
-            self.cancelled_steps += not finished
+        except Exception:
+            is_over = True  # it has failed, and its reader is still there
             raise
         finally:
+            self.cancelled_steps += not is_over
             self.live_steps -= 1
             if holds_slot:
                 self._slots.release()

@@ -224,7 +224,7 @@ def _message_to_proto(message: Message) -> pb.Message:
         role=_ROLES[message.role],
         text=message.text,
         tool_calls=map(_call_to_proto, message.tool_calls),
-        tool_result=None if result is None else pb.ToolResult(**result.model_dump()),
+        tool_result=None if result is None else pb.ToolResult(**vars(result)),
         state=_state_to_proto(message.state),
         attachments=[pb.Attachment(media_type=one.media_type, data=one.data, name=one.name) for one in message.attachments],
     )
@@ -278,11 +278,11 @@ def _call_from_proto(message: pb.ToolCall) -> ToolCall:
 def _finished_to_proto(finished: Finished) -> pb.Finished:
     return pb.Finished(
         reason=_REASONS[finished.reason],
-        usage=pb.Usage(**finished.usage.model_dump()),
+        usage=pb.Usage(**vars(finished.usage)),
         model=finished.model,
         confidence=finished.confidence,
         performance=None if finished.performance is None else _performance_to_proto(finished.performance),
-        saved=None if finished.saved is None else pb.Usage(**finished.saved.model_dump()),
+        saved=None if finished.saved is None else pb.Usage(**vars(finished.saved)),
         state=_state_to_proto(finished.state),
         logprobs=[pb.TokenLogprob(**one.model_dump()) for one in finished.logprobs],
         stop=finished.stop,

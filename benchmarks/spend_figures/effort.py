@@ -13,15 +13,16 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from nearfar import Message, Policy, ScriptedAgent, Side, Strategy
 from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.routing.agreement import AgreementRates
 from nearfar.orchestrator.routing.auto import Chooser
 from nearfar.orchestrator.routing.efforts import Efforts, ReasonedStep, StepKind
 from nearfar.orchestrator.routing.outcomes import OutcomeStore
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.run_records import Outcome
-from nearfar.orchestrator.strategies.agreement import AgreementRates
 from nearfar.orchestrator.task.decisions import Arm
 from nearfar.orchestrator.task.modes import TaskProfile
 from nearfar.orchestrator.task.policy import AutoConfig
+from nearfar.orchestrator.task.results import JudgedProposal
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Effort, Prices
 
@@ -191,31 +192,28 @@ def _agent(side: Side) -> ScriptedAgent:
 
 
 class _Ahead:
-    """The look-ahead of `speculate`, whose near model takes long to load."""
+    """The look-ahead of `speculate`: near always proposes, and far is asked ahead where that pays. Its first step takes long."""
 
     def __init__(self, seed: int, loading: float) -> None:
         self._rates = AgreementRates()
-        self._loading = loading
+        self._seconds = loading
 
     def choose(self) -> str:
         self._rates.time(Side.FAR, 1.0)
-        if self._rates.least_odds(_THRIFT) >= 1:
-            return "wait"  # as `LookAhead` does: near is not even asked
-        self._rates.time(Side.NEAR, self._loading)
-        self._loading = 0.1
-        return "ahead" if self._rates.is_worth_it((_GROUP,), _THRIFT) else "propose"
+        self._rates.time(Side.NEAR, self._seconds)
+        self._seconds = 0.1
+        return "ahead" if self._rates.odds((_PROPOSAL,)) >= self._rates.least_odds(_THRIFT) else "propose"
 
     def learn(self, arm: str, *, success: bool) -> None:
-        if arm != "wait":
-            self._rates.learn(_GROUP, was_confirmed=success)
+        self._rates.learn(_PROPOSAL.model_copy(update={"confirmed": success}))
 
 
 _THRIFT: Final = 0.4
-_GROUP: Final = ("towns", "")
+_PROPOSAL: Final = JudgedProposal(task_class="towns")
 _AUTO_ARMS: Final[Mapping[str, float]] = {"cascade": 0.5, "device": 0.5, "pevr": 0.5, "cloud": 0.75}
 _ROUTE_ARMS: Final[Mapping[str, float]] = {"near": 0.55, "far": 0.8}
 _NEAR_ARMS: Final[Mapping[str, float]] = {"near": 0.8, "far": 0.55}
-_AHEAD_ARMS: Final[Mapping[str, float]] = {"wait": 0.0, "propose": 0.0, "ahead": 0.7}
+_AHEAD_ARMS: Final[Mapping[str, float]] = {"propose": 0.0, "ahead": 0.7}
 _PLAYERS: Final[Mapping[str, tuple[Callable[[int], _Player], Mapping[str, float]]]] = {
     "auto_0": (lambda seed: _Auto(seed, 0.0), _AUTO_ARMS),
     "auto_5": (lambda seed: _Auto(seed, 0.05), _AUTO_ARMS),

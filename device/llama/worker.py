@@ -16,7 +16,7 @@ from ..worker.measuring import measuring_of
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
-from .agent import LlamaOptions, cache_cells
+from . import LlamaOptions, cache_cells
 from .devices import backend_devices, execution_of, layer_devices, place
 from .extra_buffers import extra_buffers
 from .model import LlamaAdapters, LlamaContext, LlamaModel, start_backend

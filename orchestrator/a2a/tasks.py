@@ -22,7 +22,7 @@ from google.protobuf.json_format import MessageToDict
 
 from ...protocols import ApprovalNeeded, InternalError, NearfarError, NotFound
 from ...protocols.secrets import log_defect
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.arguments import TaskOptions
 from ..hybrid.hybrid import Hybrid
 from ..runs.ledger import pending_requests

@@ -66,7 +66,7 @@ class TaskIntent:
         start = 0 if numbering is None else numbering.end()
         body = line[start:]
         for place in sorted(range(len(self.specifics)), key=lambda each: -len(self.specifics[each])):
-            bare = self.specifics[place].strip("\"'\u201c\u201d\u00ab\u00bb")
+            bare = _bare(self.specifics[place])
             body = re.sub(rf"(?<!\w){re.escape(bare)}(?!\w)", _SLOT.format(place), body)
         return line[:start] + body
 
@@ -75,7 +75,11 @@ class TaskIntent:
         return _ANY_SLOT.sub(lambda slot: self._name_at(int(slot[1]), slot[0]), template)
 
     def _name_at(self, place: int, slot: str) -> str:
-        return self.specifics[place].strip("\"'\u201c\u201d\u00ab\u00bb") if place < len(self.specifics) else slot
+        return _bare(self.specifics[place]) if place < len(self.specifics) else slot
+
+
+def _bare(specific: str) -> str:
+    return specific.strip("\"'\u201c\u201d\u00ab\u00bb")
 
 
 def _is_specific(found: str) -> bool:
@@ -104,6 +108,19 @@ def _kind(specific: str) -> str:
     if specific[0] in "\"'\u201c\u00ab":
         return "quotation"
     return "address" if "@" in specific or "/" in specific else "name"
+
+
+def draft_objection(task: str, plan: str) -> str | None:
+    """Return the reason to distrust a plan for a task, or None: it repeats itself, or does not name all that the task names."""
+    steps = _NUMBERING.sub("", plan).split("\n")
+    places = range(len(steps))
+    if any(steps[at : at + size] == steps[at + size : at + 2 * size] for size in places[1:] for at in places):
+        return "it repeats itself"
+    named = [_bare(specific) for specific in TaskIntent.of(task).specifics]
+    missing = [name for name in named if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", plan) is None]
+    if not named:
+        return "the task names nothing that it could be held against"
+    return f"it does not name {', '.join(missing)}" if missing else None
 
 
 @dataclass(frozen=True, slots=True)

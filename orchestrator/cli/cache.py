@@ -23,8 +23,7 @@ from ..cache.thresholds import (
 )
 from ..task.stores import CacheConfig
 from . import options
-from .printing import Line, Note, notes, right, show, table
-from .running import report_errors
+from .running import Line, Note, notes, report_errors, right, show, table
 
 if TYPE_CHECKING:
     from ..memory.store import MemoryStore

@@ -25,21 +25,20 @@ from ...protocols.tokens import Scope, TokenRecord, hashed
 from ..compose.agents import caller_tokens
 from ..compose.config import Config
 from ..compose.gateway_child import ask_providers_here
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..compose.policy_file import PolicyFile
 from ..task.stores import RunsConfig
 from ..tracing.telemetry import instrument
 from ..util.runtime import in_thread
 from . import options
-from .printing import Line, Note, notes, show
-from .running import execute, load_langgraph
+from .running import Line, Note, execute, load_langgraph, notes, show
 from .selection import chosen_config, open_hybrid
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.trace import TracerProvider
 
-    from ..a2a.server import A2aServer
+    from ..a2a import A2aServer
     from ..console.access import BrowserLogins
     from ..hybrid.hybrid import Hybrid
     from ..serve.server import Front
@@ -322,7 +321,7 @@ def serve_a2a(
     async def work() -> None:
         if find_spec("a2a") is None:
             raise ConfigError(_MISSING, hint="pip install 'nearfar[a2a]'")
-        from ..a2a.server import serve_a2a as serving
+        from ..a2a import serve_a2a as serving
         from .serve import until_stopped
 
         loaded = chosen_config(selection)

@@ -14,15 +14,13 @@ from rich.text import Text
 
 from ...protocols import ConfigError
 from ...protocols.token_file import follow_tokens, read_tokens
-from ..compose.http import ServeConfig
-from ..mcp.config import McpServerConfig
-from ..mcp.pins import PinnedTool, Pins, read_pins
+from ..compose.hub import ServeConfig
+from ..mcp import McpServerConfig, PinnedTool, Pins, read_pins
 from ..mcp.tools import McpToolOffer, review_mcp_server, tool_name
 from ..util.text import spell_out
 from . import options
 from .http import exporting
-from .printing import Line, Note, notes, show, table
-from .running import confirm, execute, report_errors
+from .running import Line, Note, confirm, execute, notes, report_errors, show, table
 from .selection import chosen_config, open_hybrid
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from ..memory.reading import address_text
 from ..task.stores import MemoryConfig
 from . import options
 from .options import parse_name, read_section
-from .printing import Line, Note, count_text, show, spinner
-from .running import confirm, report_errors
+from .running import Line, Note, confirm, count_text, report_errors, show, spinner
 
 if TYPE_CHECKING:
     from ...protocols.items import Namespace

@@ -21,9 +21,23 @@ from ..task.policy import Preset
 from ..task.results import Result
 from . import options
 from .policy_learning import calibrate, simulate, train
-from .printing import Line, Note, count_text, fact_table, print_json, print_lines, show, style_cells, table, warn
 from .run import summary
-from .running import EXIT_USAGE, execute, read_prompt, report_errors
+from .running import (
+    EXIT_USAGE,
+    Line,
+    Note,
+    count_text,
+    execute,
+    fact_table,
+    print_json,
+    print_lines,
+    read_prompt,
+    report_errors,
+    show,
+    style_cells,
+    table,
+    warn,
+)
 from .selection import chosen_config, open_hybrid
 
 if TYPE_CHECKING:

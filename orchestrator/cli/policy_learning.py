@@ -16,13 +16,11 @@ from ..lab.figures import require_matplotlib
 from ..lab.replay.calibration import RouterCalibration, target_of
 from ..lab.replay.calibration import calibrate as find_threshold
 from ..lab.replay.cascade import RecordedCascade, has_drafts
-from ..lab.replay.simulation import Served, Simulation, simulation
-from ..lab.replay.sources import ReplaySource, installed_embedder
+from ..lab.replay.simulation import ReplaySource, Served, Simulation, installed_embedder, simulation
 from ..lab.report import write_simulation_report
 from ..lab.statistics import CurveFigures, IntervalEstimate
-from ..lab.training.evidence import EvidenceReport, evidence_report
-from ..lab.training.report import HeldOutReport, train_on_traces
-from ..lab.training.training import write_head
+from ..lab.training import write_head
+from ..lab.training.report import EvidenceReport, HeldOutReport, evidence_report, train_on_traces
 from ..routing.checks import learn_early_stop
 from ..routing.escalation import Escalation
 from ..routing.escalation_training import train_escalation
@@ -30,8 +28,7 @@ from ..routing.traces import Trace, agents_of, read_traces
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from . import options
-from .printing import Line, Note, notes, show, style_cells, table, warn
-from .running import report_errors
+from .running import Line, Note, notes, report_errors, show, style_cells, table, warn
 
 if TYPE_CHECKING:
     from ..util.embedding import MiniLmEmbedder

@@ -24,7 +24,7 @@ from ..util.plugins import has_plugin
 from ..util.runtime import run_in_daemon_thread
 from ..util.text import spell_out
 from .options import DEFAULT_CONFIG, AgentChoice, read_config
-from .printing import notes, output, warn
+from .running import notes, output, warn
 
 if TYPE_CHECKING:
     from ..compose.policy_file import PolicyFile
@@ -73,8 +73,7 @@ def warn_outside_world(prompt: str, config: Config) -> None:
     """Warn if a shipped model is asked something outside the world that it was trained in."""
     if not _some_embedded(config) or not prompt.strip():
         return
-    from ..lab.worlds.loading import understands
-    from ..lab.worlds.search import SearchWorld
+    from ..lab.worlds.loading import SearchWorld, understands
 
     if understands(prompt.strip()):
         return
@@ -87,7 +86,7 @@ def warn_outside_world(prompt: str, config: Config) -> None:
 
 def _world_tools() -> Sequence[Tool]:
     """Return the tools of the search world, on the passages of the demo's first question."""
-    from ..lab.worlds.search import SearchWorld
+    from ..lab.worlds.loading import SearchWorld
 
     world = SearchWorld()
     return world.reset(world.tasks(1, DEMO_SEED)[0]).tools

@@ -17,23 +17,22 @@ from rich.text import Text
 
 from ...protocols import ConfigError, Unavailable, WorkerCrashed
 from ..compose.agents import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig, runs_on_onnx
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..lab.figures import require_matplotlib
 from ..lab.report import SWEEP_SUMMARY, render_sweep, sweep_summary, write_sweep_report
 from ..lab.story import Story, Telling, search_task, story_figures, tell
+from ..lab.study import Study, StudyFile, claim_folder, make_study, read_study_file, with_options
 from ..lab.study.outcomes import Outcomes
 from ..lab.study.pools import LocalPool, RunPool
-from ..lab.study.study import Study, StudyFile, claim_folder, make_study, read_study_file, with_options
 from ..lab.study.sweep import RecordLog, Sweep, all_runs
 from ..lab.study.workbench import Item, Workbench
-from ..lab.worlds.search import SearchWorld
+from ..lab.worlds.loading import SearchWorld
 from ..routing.run_records import RunRecord
 from ..task.policy import Policy
 from ..task.stores import RunsConfig
 from . import options
 from .http import open_console
-from .printing import Line, notes, print_lines, show, table, warn
-from .running import execute
+from .running import Line, execute, notes, print_lines, show, table, warn
 from .selection import DEMO_SEED, chosen_config, open_hybrid, shipped_config
 
 EXIT_CEILING: Final = 3

@@ -8,7 +8,7 @@ from ...protocols import ConfigError
 from ...protocols.address import parse_address
 from ..budgets.book import open_budgets
 from ..compose.config import Config
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..safety.privacy_records import PrivacyRecords
 from ..serve.server import Front

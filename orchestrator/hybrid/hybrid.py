@@ -25,7 +25,7 @@ from ..compose.config import Config, load_config, with_line
 from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
-from ..mcp.config import McpServerConfig
+from ..mcp import McpServerConfig
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns, erased_of
 from ..runs.store import RunStore
@@ -39,8 +39,8 @@ from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.task import Prompt
 from ..task.tools import Approver, Tool
+from ..tracing import TraceStore
 from ..tracing.observing import Observers
-from ..tracing.store import TraceStore
 from ..util.arguments import Location, as_path, require, wrong_type
 from ..util.runtime import in_thread
 from .arguments import (

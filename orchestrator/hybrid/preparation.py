@@ -12,11 +12,10 @@ from ..memory.provenance import Recollection
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns
 from ..runs.run import Bounds
-from ..safety.guard import Guard, check_plan, quote_untrusted_data, select_tools
-from ..safety.labels import SessionLabels
+from ..safety.guard import Guard, SessionLabels, check_plan, quote_untrusted_data, select_tools
 from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext
-from ..strategies.tool_calls import ToolChecks
+from ..strategies.tool_calls import OwnResults, ToolChecks
 from ..task.context import Context
 from ..task.decisions import SelectionDecision
 from ..task.modes import ALONE, Mode, Strategy
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from ..cache.plans import PlanCache
-    from ..memory.consolidation.consolidator import BackgroundConsolidation
+    from ..memory.consolidation import BackgroundConsolidation
     from ..memory.in_tasks import TaskMemory
 
 
@@ -168,7 +167,8 @@ class Preparation:
         tools = _selected(context.tools, task)
         guard = Guard(task, tools, instructions)
         trace = self._trace(task, tools)
-        tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
+        own_results = OwnResults(task.policy.unchanging_tools)
+        tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard, own_results=own_results)
         caller = Context(options.get("dependencies"), user=task.user, session=task.session, task=task.idempotency_key)
         return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[], caller=caller)
 

@@ -36,8 +36,7 @@ from ..budgets.book import Commitment, Spent
 from ..routing.router import Router
 from ..runs.ledger import AskedCall
 from ..runs.tool_calls import Occurrence
-from ..safety.guard import Guard
-from ..safety.labels import THE_TASK
+from ..safety.guard import THE_TASK, Guard
 from ..safety.privacy import RunPrivacy
 from ..strategies.graphs import Graphs
 from ..strategies.state import TaskContext, TaskState, recursion_limit
@@ -50,7 +49,7 @@ from ..task.modes import AgentView
 from ..task.routing_policy import FALLBACK_ERRORS, LimitsConfig, RouterConfig
 from ..task.task import Task
 from ..task.tools import NOT_RUN, Effect, Tool
-from ..tracing.store import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
+from ..tracing import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
 from ..util.json_text import canonical
 from ..util.runtime import untraced
 

@@ -25,9 +25,8 @@ from ...protocols.steps import JsonSchema
 from ...protocols.validation import check_schema
 from ..task.context import current_approver
 from ..task.tools import NOT_RUN, UNKNOWN, Effect, Tool, ToolOptions, explain_arguments
-from .config import McpServerConfig
+from . import McpServerConfig, PinnedTool, read_pins, write_pins
 from .connection import CallUnderWay, McpConnection
-from .pins import PinnedTool, read_pins, write_pins
 
 if TYPE_CHECKING:
     import asyncio

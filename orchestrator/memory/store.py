@@ -16,9 +16,9 @@ from ..util.runtime import in_thread
 from . import validation
 from .basic_store import BasicStore
 from .changes import Conflict, MemoryChange, changes_after, conflicts, count_visible, name_of, read_conflict, watch_changes
-from .encoding import Sealer
 from .engine import Engine
 from .erasing import sweep, traces
+from .operation import Sealer
 from .reading import MemoryItem, SearchMode, history
 from .sync import books
 from .sync.keys import SubjectKeys
@@ -53,10 +53,10 @@ def open_engine(
     if key is not None and (is_server or place == ":memory:"):
         raise ConfigError("only a store in a file can be encrypted with a key", hint="leave the key out; a server encrypts its own disk")
     if is_server:
-        from .postgres.engine import PostgresEngine
+        from .postgres import PostgresEngine
 
         return PostgresEngine(place, embedder=name)
-    from .sqlite.engine import SqliteEngine
+    from .sqlite import SqliteEngine
 
     return SqliteEngine(place, embedder=name, key=key, sealer=sealer)
 

@@ -19,6 +19,8 @@ from typing import Final
 from ..agents.pool import PaceSource, no_pace
 from ..task.decisions import Arm
 from ..task.modes import TaskProfile
+from ..task.results import JudgedProposal
+from .agreement import AgreementRates
 from .costs import Group, RunningEstimates, lineage, nested
 from .draft_outcomes import EscalatedDraft, ScoredDraft
 from .efforts import Efforts, ReasonedStep
@@ -26,7 +28,7 @@ from .familiarity import Familiarity
 from .run_records import Outcome
 from .success import Correction, Drift, DriftDetector
 from .task_classes import TaskClasses
-from .traces import ScoredAnswer, read_outcomes
+from .traces import Known, ScoredAnswer, read_outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -304,6 +306,8 @@ class OutcomeStore:
         self.by_length: dict[Path, Correction] = {}
         """The correction of what prompt length predicts, by the head that it goes with."""
         self.familiarity: dict[Path, Familiarity] = {}
+        self.agreement = AgreementRates()
+        """How often far confirms what near proposes in `speculate`."""
         self._files: set[Path] = set()
         for outcome in outcomes:
             self.add(outcome)
@@ -319,11 +323,14 @@ class OutcomeStore:
             for each in known:
                 self.add(each)
 
-    def add(self, outcome: Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft | ReasonedStep) -> None:
+    def add(self, outcome: Known) -> None:
         """Take in how a task went."""
         with self.lock:
             if isinstance(outcome, ReasonedStep):
                 self.efforts.learn(outcome)
+                return
+            if isinstance(outcome, JudgedProposal):
+                self.agreement.learn(outcome)
                 return
             if isinstance(outcome, ScoredDraft):
                 self._add_draft(outcome)

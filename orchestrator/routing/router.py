@@ -30,9 +30,9 @@ from ..task.rules import Ruling, ruling
 from ..task.task import Task, last_words, tokens_by_length
 from .auto import Selector
 from .costs import TaskKind, TaskTaken
-from .draft_outcomes import EscalatedDraft, escalated_drafts, reported_drafts
+from .draft_outcomes import escalated_drafts, reported_drafts
 from .drafts import Drafts, expected_quality
-from .efforts import ReasonedStep, reasoned_steps
+from .efforts import reasoned_steps
 from .eligibility import (
     PLAN_TOKENS,
     Eligible,
@@ -59,7 +59,7 @@ from .eligibility import (
 from .outcomes import OutcomeStore
 from .steering import UNKNOWN_DOLLARS, Sessions, Steering
 from .success import Success, SuccessModel
-from .traces import ScoredAnswer, log_arbitration, log_score, log_task
+from .traces import Known, ScoredAnswer, log_arbitration, log_score, log_task
 
 logger = logging.getLogger(__name__)
 
@@ -234,8 +234,8 @@ class Router:
     def conclude(self, task: Task, result: Result, *, tools: Sequence[ToolSpec]) -> None:
         """Take note of a task that was answered."""
         if task.policy.router.learn and (len(result.attempts) > 1 or result.has_reasoned):
-            known: list[EscalatedDraft | ReasonedStep] = [*escalated_drafts(result.attempts), *reasoned_steps(task, result.calls)]
-            for each in known:
+            learned: list[Known] = [*escalated_drafts(result.attempts), *reasoned_steps(task, result.calls)]
+            for each in learned:
                 self.outcomes.add(each)
         if task.session is not None and not _is_escalated_under_a_budget(task, result):
             self.sessions.keep(task.session, result.agent, user=task.user)

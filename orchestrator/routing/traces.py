@@ -17,7 +17,7 @@ from ...protocols import ConfigError, Sensitivity, Side, ToolSpec
 from ...protocols.steps import Value
 from ..task.decisions import RouteDecision
 from ..task.evidence import Arbitration, ExtractedAnswer, WeighedDraft
-from ..task.results import Result
+from ..task.results import JudgedProposal, Result
 from ..task.task import Task, last_words
 from ..util.json_text import append_line, read_lines
 from .draft_outcomes import EscalatedDraft, ScoredDraft, escalated_drafts, reported_drafts
@@ -112,6 +112,8 @@ class LoggedTask(Value):
     attempts: tuple[LoggedAttempt, ...]
     reasoned: tuple[ReasonedStep, ...] = ()
     """How long its steps have reasoned, from which is known what is usual."""
+    proposals: tuple[JudgedProposal, ...] = ()
+    """What near proposed in `speculate`, and far judged."""
 
 
 class LoggedScore(Value):
@@ -164,6 +166,7 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Sequence[ToolSpec
         head=task.policy.router.head,
         attempts=tuple(attempts),
         reasoned=tuple(reasoned_steps(task, result.calls)),
+        proposals=() if result.speculation is None else result.speculation.judged,
     )
     append_outcome(path, line, setting="[policy.router] log")
 
@@ -225,7 +228,11 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
     return Trace(id=task.id, prompt=task.prompt, task_class=task.task_class, tools=task.tools, specs=task.specs, outcomes=outcomes)
 
 
-def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft | ReasonedStep]:
+Known = Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft | JudgedProposal | ReasonedStep
+"""What can be learned of one task."""
+
+
+def read_outcomes(path: Path) -> list[Known]:
     """Return what a file tells of how well tasks went, in the order in which it was written. A last line that was cut off is left out.
 
     Lines may be runs of a sweep, reports on `auto`, and a router's log. Raises `ConfigError` that names the line which is none of them.
@@ -235,7 +242,7 @@ def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer | ScoredDraft | Esc
     except OSError as error:
         hint = "`nearfar sweep` writes runs.jsonl; [policy.auto] and [policy.router] name such files"
         raise ConfigError(f"the outcomes in {path} cannot be read: {error.strerror}", hint=hint) from error
-    found: list[Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft | ReasonedStep] = []
+    found: list[Known] = []
     tasks: dict[str, LoggedTask] = {}
     for number, line in enumerate(lines, start=1):
         try:
@@ -245,7 +252,7 @@ def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer | ScoredDraft | Esc
             raise ConfigError(f"{path}, line {number} is no outcome: {_problem(error)}", hint="mend or delete that line") from error
         if isinstance(known, LoggedTask):
             tasks[known.id] = known
-            found += (*escalated_drafts(known.attempts), *known.reasoned)
+            found += [*escalated_drafts(known.attempts), *known.proposals, *known.reasoned]
         elif isinstance(known, LoggedScore) and known.source == "report" and (task := tasks.get(known.id)) is not None:
             found += reported_drafts(task.attempts, known.agent, known.score, known.task_class or task.task_class)
             found.append(ScoredAnswer(task.decision, known.agent, known.score, task.head, known.task_class))

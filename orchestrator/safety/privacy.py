@@ -17,7 +17,7 @@ from ..task.labels import OPEN, Label, may_go
 from ..task.policy import OnFinding, PrivacyConfig
 from ..task.task import Task
 from ..util.runtime import in_thread
-from .detection.detector import UNCHECKED, Detector, PrivateFinding
+from .detection import UNCHECKED, Detector, PrivateFinding
 from .outbound_filter import OutboundFilter, OutboundRequest, OwnMessages, not_logged
 from .placeholders import Placeholders, map_request_texts, map_texts, texts_of, texts_said
 from .privacy_records import RunRecords

@@ -16,8 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp
 
 from ...protocols import PermissionDenied
-from ...protocols.access import Access
-from ...protocols.callers import CallerShares, FailedAttempts, Share, home_of
+from ...protocols.access import Access, CallerShares, FailedAttempts, Share, home_of
 from ...protocols.limits import CALLS_OF_A_CALLER
 from ...protocols.security import Identity
 from ...protocols.tokens import Credentials, Scope

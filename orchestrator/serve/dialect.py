@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from ...protocols import Message, NearfarError, ToolChoice, ToolSpec
-from ..compose.http import CallerConfig
+from ..compose.hub import CallerConfig
 from ..hybrid.arguments import TurnOptions
 from ..hybrid.hybrid import Hybrid
 from ..task.results import SideUsage

@@ -16,7 +16,7 @@ from ...protocols.propagation import TRACEPARENT, continued_trace
 from ...protocols.secrets import log_defect
 from ...protocols.security import Identity
 from ...protocols.tokens import Scope
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..task.task import as_messages
 from ..task.turns import Speaker, Turn, TurnFinished, TurnText

@@ -1,4 +1,4 @@
-"""Let devices attach over HTTP: the page that brings a browser's model to the hub, and the socket that it speaks through."""
+"""The hub over HTTP: the page that brings a browser's model to the hub, and the socket that it speaks through."""
 
 import asyncio
 import logging
@@ -31,8 +31,7 @@ from ...protocols.limits import FRAME_BYTES, REGISTRATION_SECONDS
 from ...protocols.security import check_exposure
 from ...protocols.tokens import Scope
 from ...protocols.v1 import hub_pb2 as pb
-from ..compose.http import ServeConfig
-from ..compose.hub import PageModel
+from ..compose.hub import PageModel, ServeConfig
 from .callers import Callers
 from .errors import openai_error, status_of
 from .server import serve_app

@@ -25,7 +25,7 @@ from ...protocols import ApprovalNeeded, ApprovalRequest, ConfigError, NearfarEr
 from ...protocols.access import Access
 from ...protocols.security import IDENTITY, Identity
 from ...protocols.tokens import Scope
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.arguments import TaskOptions
 from ..hybrid.hybrid import Hybrid
 from ..memory.in_tasks import memory_tools

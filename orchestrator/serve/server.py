@@ -17,7 +17,7 @@ from ...protocols.channel import server_tls
 from ...protocols.limits import HANDSHAKE_SECONDS, UNREAD_SECONDS, most_connections
 from ...protocols.security import check_exposure
 from ...protocols.tokens import Tokens
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..util.runtime import cancel_task
 

@@ -14,7 +14,8 @@ from ...protocols import (
 )
 from ..task.task import read_output
 from .calls import TaskRuntime
-from .state import Json, TaskState, as_json, done_note
+from .state import Json, TaskState, as_json, label_of, outcomes_of
+from .tool_calls import done_note
 from .turn import AgentTurn
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def give_up(turn: AgentTurn, error: NearfarError, runtime: TaskRuntime, *, is_fi
         return {**ended, "messages": standby, "attempts": attempts}
     for attempt in turn.state["attempts"]:
         error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
-    if done := done_note(turn.state, may_read=True):
+    if done := done_note(outcomes_of(turn.state), label_of(turn.state), may_read=True):
         error.add_note(done)
     raise error
 

@@ -11,7 +11,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
-from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, Message, NearfarError, Side, Stalled, StepReply
+from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, Message, Side, Stalled, StepReply
 from ..agents.pool import AgentPool
 from ..budgets.book import Spent
 from ..memory.provenance import Recollection
@@ -20,8 +20,7 @@ from ..routing.costs import StepTaken
 from ..routing.escalation import Escalation
 from ..routing.router import Router
 from ..runs.tool_calls import Occurrences
-from ..safety.guard import CallContext
-from ..safety.labels import initial_label
+from ..safety.guard import CallContext, initial_label
 from ..task.context import asking, calling_for
 from ..task.events import ApprovalAsked, Routed, ToolFinished
 from ..task.labels import Chosen, Label, join_labels, label_of_stranger
@@ -34,15 +33,14 @@ from ..task.tools import Tool
 from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
 from .act_looks import ActJudging, ActNodes
-from .agreement import AgreementRates
 from .arbitration import end_arbitrated
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool
 from .failing import correct, give_up, warn_of_refusal
 from .hedging import Hedge, hedge_of
 from .judging import judged
 from .minions import build_minions
+from .near_path import near_path
 from .roles import build_roles
-from .speculation import LookAhead, near_path
 from .state import (
     Json,
     Keeping,
@@ -214,11 +212,13 @@ class TaskNodes:
         said = turn.said(reply)
         if said.tool_calls and turn.is_judged and turn.is_doubtful(call):
             return {**turn.stop(runtime), "calls": log.as_json}
-        before, made, settled = turn.state["messages"], log.as_json, turn.go_on()
+        before, made = turn.state["messages"], log.as_json
         context = self.context(runtime)
         if any(acts(call, context) for call in said.tool_calls):
             judging = ActJudging(turn, said, before, made, self, context)
             settled = judging.settled(judging.verdict(), runtime)
+        else:
+            settled = turn.go_on()
         if settled["draft"] is None:  # the draft was rejected
             return {**settled, "calls": made}
         noted = {**noted, "reasons": [*noted["reasons"], *left_out(reply.message, said)]}
@@ -228,28 +228,9 @@ class TaskNodes:
 
     async def _hedged(self, turn: AgentTurn, hedge: Hedge, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Run the step with the agent and, if it is slow, with a second agent at the same time; the first useful reply is used."""
-        may_restart = turn.task.policy.fallback.hands_over(was_shown=True)
-
-        def listen(text: str) -> None:
-            turn.show(text, runtime)
-            if turn.has_shown and not may_restart:
-                hedge.race.settle()
-
-        async def first() -> tuple[StepReply, TaskState]:
-            try:
-                return await self._asked(turn, log, runtime, listen)
-            except NearfarError as error:
-                hedge.problem = error
-                raise
-
-        async def second() -> tuple[StepReply, TaskState]:
-            hedge.other.prepare(await hedge.other.open(), self.context(runtime).specs)
-            return await self._asked(hedge.other, log, runtime, None)
-
-        reply, noted = await hedge.race.run(first(), second)
-        if not hedge.race.was_started:
-            return self._acted(turn, reply, noted, log, runtime)
-        noted = {**noted, "reasons": [*noted["reasons"], hedge.reason(log)]}
+        reply, noted = await hedge.run(lambda who, listener: self._asked(who, log, runtime, listener), self.context(runtime).specs, runtime)
+        if hedge.race.was_started:
+            noted = {**noted, "reasons": [*noted["reasons"], hedge.reason(log)]}
         if not hedge.race.second_won:
             return self._acted(turn, reply, noted, log, runtime)
         self.router.running.add_cut_step(turn.handle.name, hedge.tokens, turn.seconds)
@@ -482,11 +463,6 @@ class Graphs:
         self._store = store
         self._compiled: dict[Builder, TaskGraph] = {}
         self._of_roles: dict[str, TaskGraph] = {}
-        self._rates = AgreementRates()
-
-    def look_ahead(self) -> LookAhead:
-        """Return what runs ahead of one run; it has to be closed."""
-        return LookAhead(self._rates)
 
     def __getitem__(self, strategy: Strategy) -> TaskGraph:
         """Return the graph of a strategy. Raises what `builder_of` raises."""

@@ -36,6 +36,7 @@ from ..task.results import Attempt, Call
 from ..task.task import Task, read_output
 from .calls import CallLog, TaskGraphBuilder, TaskRuntime, add_node, emit
 from .panel import Answered, Panel, Question, attempt_with
+from .planning import task_text
 from .prompts import (
     ASSESSMENT_SCHEMA,
     FINDING_SCHEMA,
@@ -49,7 +50,6 @@ from .prompts import (
     read_request,
 )
 from .state import TaskContext, TaskState, as_json, step_request, value_of
-from .supervised import task_text
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes

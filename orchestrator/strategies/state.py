@@ -2,7 +2,6 @@
 them: how private the data of a conversation, and of the world that the tools act on, are, and whether untrusted content is in them.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -19,8 +18,7 @@ from ..budgets.account import Account
 from ..memory.provenance import Recollection
 from ..routing.efforts import Efforts
 from ..runs.tool_calls import ActionCount
-from ..safety.guard import CallContext, TrustedHistory
-from ..safety.labels import initial_label
+from ..safety.guard import CallContext, TrustedHistory, initial_label
 from ..safety.placeholders import map_message_texts
 from ..safety.plan_matching import quote_data
 from ..safety.privacy import PrivateResult, RunPrivacy
@@ -74,7 +72,8 @@ class _Memo:
         if known is not None and known[0] is value:
             return known[1]
         part: Json = value.__pydantic_serializer__.to_python(value, mode="json")  # `model_dump` without its thirteen options
-        if not any(getattr(value, name) for name in _left_out(type(value))):  # what is left out is not to be read back
+        left_out = _left_out(type(value))
+        if not left_out or not any(getattr(value, name) for name in left_out):  # what is left out is not to be read back
             self._keep(part, value)
         return part
 
@@ -243,47 +242,6 @@ def label_of(state: TaskState) -> Label:
     return value_of(Label, state["label"]) if "label" in state else OPEN
 
 
-_LONGEST: Final = 500
-"""Characters of arguments, and of a result, that the next agent is told."""
-_DONE: Final = "Agents before you worked on this task. Their tool calls stay done. Do not make them again unless the task needs it twice."
-_WITHHELD: Final = "arguments and result stay on the user's device"
-
-
-def done_note(state: TaskState, *, may_read: bool) -> str:
-    """Return what the next agent is told of the tool calls before it; empty where none may have changed anything.
-
-    `may_read`: it may be told all that the run has seen; else it is told the tools' names alone.
-    """
-    made = [value_of(ToolOutcome, outcome) for outcome in state["tool_calls"]]
-    acts = [outcome for outcome in made if outcome.may_have_acted]
-    label = label_of(state)
-    return "\n".join([_DONE, *(_line(act, label) if may_read else _name(act) for act in acts)]) if acts else ""
-
-
-def told_of(outcomes: Sequence[ToolOutcome], label: Label) -> str:
-    """Return one line for each call that may have changed something."""
-    return "\n".join(_line(outcome, label) for outcome in outcomes if outcome.may_have_acted)
-
-
-def _line(act: ToolOutcome, label: Label) -> str:
-    arguments = json.dumps(act.call.arguments, ensure_ascii=False)
-    result = ToolResult(call_id=act.call.id, name=act.call.name, content=_cut(f"{act.call.name}({_cut(arguments)}): {act.result}", 2))
-    told = result.content if label.integrity is Integrity.TRUSTED else quote_data(result).content
-    return f"- {_state(act)}: {told}"
-
-
-def _name(act: ToolOutcome) -> str:
-    return f"- {_state(act)}: {act.call.name}; its {_WITHHELD}"
-
-
-def _state(act: ToolOutcome) -> str:
-    return act.outcome.replace("unknown", "outcome unknown")
-
-
-def _cut(text: str, times: int = 1) -> str:
-    return text if len(text) <= times * _LONGEST else f"{text[: times * _LONGEST]}..."
-
-
 class Keeping(Protocol):
     """Keeps the steps of a run's parts, each of which is a graph by itself, such that another process can resume them."""
 
@@ -385,6 +343,11 @@ def as_told(standing: CallContext, handle: AgentHandle, state: TaskState, contex
     ]
     chosen = standing.chosen.model_copy(update={"plan": hide(standing.chosen.plan)})
     return replace(standing, conversation=conversation, chosen=chosen, hide=hide)
+
+
+def outcomes_of(state: TaskState) -> list[ToolOutcome]:
+    """Return the outcomes of the run's tool calls so far."""
+    return [value_of(ToolOutcome, outcome) for outcome in state["tool_calls"]]
 
 
 def seen_by(side: Side, state: TaskState) -> Label:

@@ -183,12 +183,13 @@ class SubtasksConfig(Value):
 class SpeculateConfig(Value):
     """How far the near agent runs ahead in `speculate`: the `[policy.speculate]` section of nearfar.toml."""
 
-    thrift: float = Field(default=0.4, ge=0, le=1)
+    thrift: float = Field(default=0.5, ge=0, le=1)
     """Weight of dollars against time, 0 to 1: at 0 near runs as far ahead as it may, at 1 not at all."""
     maximum_ahead: int = Field(default=8, ge=1, le=32)
     """Most steps that near is ahead of far, 1 to 32: as many far calls may be under way beyond the one that counts."""
     learn: bool = True
-    """Learn from each proposal how often near and far agree after each tool, and go ahead accordingly."""
+    """Learn from each proposal how often far confirms one that near is as sure of, and go ahead accordingly. `[policy.router] log` keeps
+    that for later processes."""
     tools: tuple[str, ...] = ()
     """External read-only tools, as those of MCP servers, that may run ahead of far. Those of the app may without being named."""
 
@@ -243,6 +244,10 @@ class SupervisionConfig(Value):
     plan_below: float | None = Field(default=None, ge=0, le=1)
     """In `pevr`, confidence of the executor's first step, 0 to 1, below which the step is dropped and the task is planned first; an unknown
     confidence is low. None: every task is planned before the first step.
+    """
+    draft_plan_above: float | None = Field(default=None, ge=0, le=1)
+    """In `pevr`, confidence, 0 to 1, from which a near executor's own draft of the plan is used, if it names all that the task names and
+    does not repeat itself. Else the supervisor plans. An unknown confidence is 0. None: no draft is made.
     """
     interval: Annotated[PositiveInt | None, BeforeValidator(_none_in_words)] = 8
     """Turns between two scheduled checks (Tv in arXiv 2605.30102); None, in TOML "none": only triggers cause checks."""
@@ -322,6 +327,10 @@ class Policy(Value):
     """
     maximum_turns: int = Field(default=16, gt=0)
     """Most steps of one agent on one task."""
+    unchanging_tools: tuple[str, ...] = ()
+    """Names of read-only tools, such as a search, that read nothing which changes while a run lasts. An equal call is not made again: the
+    agent is given the first one's result, with a note.
+    """
     maximum_hand_offs: int = Field(default=8, ge=0, le=100)
     """Most hand-offs between roles on one task, 0 to 100; the role that the last one leads to has to answer."""
     temperature: float | None = Field(default=None, ge=0, le=2)

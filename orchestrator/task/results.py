@@ -194,19 +194,39 @@ class ToolOutcome(Value):
         return self.effect not in (None, Effect.READ) and self.outcome != "not_run"
 
 
+class JudgedProposal(Value):
+    """A step that the near agent has proposed in the strategy `speculate`, and whether far has taken it, too. It has no words of either."""
+
+    task_class: str = ""
+    """Class of the task."""
+    confidence: float | None = None
+    """Near's confidence in the step, 0 to 1; None: it states none."""
+    is_instead: bool = False
+    """Near would have answered, and was made to propose a call instead."""
+    answer_confidence: float | None = None
+    """Its confidence in that answer, 0 to 1; None: it states none, or proposed the call by itself."""
+    confirmed: bool = False
+    """Far has taken the same step."""
+
+
 class Speculation(Value):
     """How far the near agent ran ahead of far in the strategy `speculate`, and with what success."""
 
     cycles: int = 0
-    """Times that near began to run ahead: at the start, and after each mismatch."""
+    """Times that near began to run ahead: at the start, after each mismatch, and where it had stopped."""
     proposed: int = 0
     """Steps that near has proposed."""
-    confirmed: int = 0
-    """Proposals that far has made as well."""
+    judged: tuple[JudgedProposal, ...] = ()
+    """Those of them that far has judged: it took the same step, or another one. The rest led on from one that it did not take."""
     wasted_dollars: Dollars = Decimal(0)
     """US dollars of far calls that led nowhere; None: a provider does not say what a cancelled call costs."""
     saved_seconds: float = 0.0
     """Seconds by which far calls had begun early."""
+
+    @property
+    def confirmed(self) -> int:
+        """Return the number of proposals that far has made as well."""
+        return sum(proposal.confirmed for proposal in self.judged)
 
     def plus_waste(self, calls: Sequence[Call]) -> "Speculation":
         """Return the figures with the dollars of `calls` that led nowhere."""

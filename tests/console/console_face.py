@@ -11,7 +11,7 @@ import httpx
 
 from nearfar import Hybrid, Records, ScriptedAgent, Tool
 from nearfar.orchestrator.compose.config import Config
-from nearfar.orchestrator.compose.http import ServeConfig
+from nearfar.orchestrator.compose.hub import ServeConfig
 from nearfar.orchestrator.console.access import BrowserLogins
 from nearfar.orchestrator.console.serving import console_around
 from nearfar.orchestrator.serve.server import HttpServer, serve_hybrid

@@ -17,7 +17,7 @@ from pathlib import Path
 from nearfar import Hybrid, Records, ScriptedAgent
 from nearfar.orchestrator.cli.http import open_console
 from nearfar.orchestrator.compose.config import Config
-from nearfar.orchestrator.compose.http import ServeConfig
+from nearfar.orchestrator.compose.hub import ServeConfig
 from nearfar.orchestrator.task.stores import RunsConfig
 
 if sys.stdin.isatty():

@@ -109,7 +109,8 @@ def values_for(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
         return st.sampled_from([*schema["enum"], "none of them"])
     if schema["type"] == "object":
         members = {name: values_for(part) for name, part in schema["properties"].items()}
-        return st.fixed_dictionaries({}, optional={**members, "unknown": SCALARS})
+        unknown = {"unknown": SCALARS}
+        return st.fixed_dictionaries(members, optional=unknown) | st.fixed_dictionaries({}, optional={**members, **unknown})
     return st.lists(values_for(schema["items"]), max_size=2) if schema["type"] == "array" else SCALARS
 
 
