@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from nearfar.orchestrator.compose.agents import NearConfig, parse_far
 from nearfar.orchestrator.lab.statistics import ratio
-from nearfar.orchestrator.lab.study.study import StudyFile, make_study
+from nearfar.orchestrator.lab.study import StudyFile, make_study
 from nearfar.orchestrator.lab.study.workbench import Item, Workbench
 from nearfar.orchestrator.routing.run_records import RunRecord
 from nearfar.orchestrator.task.policy import Policy

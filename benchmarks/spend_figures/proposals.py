@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from nearfar import Agent, Hybrid, NearfarError, Policy
 from nearfar.device.llama import LlamaAgent
+from nearfar.orchestrator.lab.worlds import World, WorldTask
 from nearfar.orchestrator.lab.worlds.loading import open_world
-from nearfar.orchestrator.lab.worlds.world import World, WorldTask
 from nearfar.orchestrator.strategies.near_path import step_of
 from nearfar.orchestrator.task.tools import Effect, Tool, run_tool_call
 from nearfar.protocols import (

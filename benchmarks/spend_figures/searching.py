@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from nearfar import Hybrid, Policy, ScriptedAgent, StepRequest, ToolCall
 from nearfar.orchestrator.lab.statistics import difference, ratio
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
-from nearfar.orchestrator.lab.worlds.world import WorldTask
+from nearfar.orchestrator.lab.worlds import WorldTask
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from nearfar.orchestrator.task.tools import LOOKED_UP
 from nearfar.protocols.fakes import Reply
 

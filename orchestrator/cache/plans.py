@@ -145,7 +145,7 @@ class PlanCache:
         intent = TaskIntent.of(_text(task))
         if task.cache == "no-store" or not intent.words:
             return None
-        stored = await self._try_cache(lambda: self._find(_key(task, intent, tools)))
+        stored = await self._try_cache(lambda: self._find(intent_key(task, intent, tools)))
         if stored is None:
             return None
         template, named = stored
@@ -168,7 +168,7 @@ class PlanCache:
         intent = TaskIntent.of(_text(task))
         if task.policy.strategy not in (Strategy.PEVR, Strategy.SUBTASKS) or task.cache == "no-store" or not intent.words:
             return
-        key = _key(task, intent, tools)
+        key = intent_key(task, intent, tools)
         plan = None if state is None else _plan_of(task.policy.strategy, state)
         if state is None or not _went_well(state):
             await self._try_cache(lambda: self._drop(key))
@@ -224,8 +224,8 @@ def _text(task: "Task") -> str:
     return task.messages[-1].text
 
 
-def _key(task: "Task", intent: TaskIntent, tools: Iterable[str]) -> str:
-    """Return the hash of what tasks must share to share a plan: intent, user, policy, privacy, tools, and all earlier turns."""
+def intent_key(task: "Task", intent: TaskIntent, tools: Iterable[str]) -> str:
+    """Return the hash of what tasks must share to share a plan or a prior: intent, user, policy, privacy, tools, and all earlier turns."""
     scope = scope_of(task)
     earlier = [message.model_dump(mode="json", exclude={"state"}) for message in task.messages[:-1]]
     return fingerprint([[*intent.words], scope.user, scope.policy, scope.task_class, [*sorted(tools)], [*earlier], task.output_schema])

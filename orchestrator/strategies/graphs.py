@@ -62,6 +62,7 @@ from .subtasks import build_subtasks
 from .supervised import Oversight, SupervisorNodes, after_act, after_tools, after_verify
 from .tool_calls import ToolCalls, hand_off_in, record_outcomes
 from .turn import AgentTurn, Fitting, acts, after_step, call_of, is_accepted, left_out, summarizer_of
+from .voting import with_votes
 
 _SILENT = "allow more output tokens, or less effort: a model may spend them all on its thoughts"
 
@@ -77,6 +78,8 @@ class TaskNodes:
         self._context = TaskContext.of(tools)
         self.escalations: dict[Path, Escalation] = {}
         """The learned escalations that policies name, each loaded once."""
+        self.priors: dict[str, str] = {}
+        """What must be true of a right outcome, by kind of task, without what a task names."""
         self._part_graphs: dict[tuple[Strategy, bool], TaskGraph] = {}
 
     def build(self, strategy: Strategy) -> TaskGraphBuilder:
@@ -293,7 +296,12 @@ class TaskNodes:
         self.router.learn_costs(turn.task, agent, own, tools=self.context(runtime).tools)
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
-        """Accept the answer, or hand over to the next agent where the evidence speaks against it."""
+        """Let further samples vote, and accept the answer, or hand over to the next agent where the evidence speaks against it."""
+        voted = await with_votes(state, self, self.context(runtime), runtime)
+        left: TaskState = {**state, **voted}
+        return {**voted, **await self._judge(left, runtime)}
+
+    async def _judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         turn = AgentTurn(state, self.pool, self.context(runtime).output_model)
         assert turn.draft is not None, "an attempt is under way"
         said = value_of(Message, state["messages"][-1])

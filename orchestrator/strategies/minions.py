@@ -33,10 +33,9 @@ from ..agents.pool import AgentHandle
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.policy import MinionsConfig
 from ..task.results import Attempt, Call
-from ..task.task import Task, read_output
+from ..task.task import Task, read_output, task_text
 from .calls import CallLog, TaskGraphBuilder, TaskRuntime, add_node, emit
 from .panel import Answered, Panel, Question, attempt_with
-from .planning import task_text
 from .prompts import (
     ASSESSMENT_SCHEMA,
     FINDING_SCHEMA,

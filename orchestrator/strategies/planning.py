@@ -7,7 +7,7 @@ from ..agents.pool import AgentHandle
 from ..cache.plans import draft_objection
 from ..task.events import SupervisorSpoke
 from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import Task, transcript
+from ..task.task import task_text
 from .calls import CallLog, TaskRuntime, emit
 from .prompts import adapt_plan_request, plan_problem, plan_request
 from .state import step_request
@@ -101,14 +101,6 @@ class Planning:
 
     def _problem(self, reply: StepReply) -> str | None:
         return plan_problem(reply, longest=self._view.policy.maximum_guidance)
-
-
-def task_text(task: Task) -> str:
-    """Return the task as text for the supervisor: the prompt or, for a longer conversation, a transcript with roles."""
-    if len(task.messages) == 1:
-        return task.messages[0].text
-    said = ((message.role, transcript([message])) for message in task.messages)
-    return "\n".join(f"{role}: {text}" for role, text in said if text)
 
 
 def supervisor_of(nodes: "TaskNodes", view: "Oversight") -> AgentHandle:

@@ -21,17 +21,19 @@ from ...protocols import (
 from ...protocols.steps import Value
 from ..task.decisions import RouteDecision
 from ..task.events import SupervisorSpoke
+from ..task.labels import Label
 from ..task.modes import Strategy
 from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import Task
+from ..task.task import Task, task_text
 from .calls import CallLog, TaskRuntime, emit
 from .failing import give_up, warn_of_refusal
-from .planning import Planning, supervision_request, supervisor_of, task_text
-from .prompts import NOT_YET_RUN, SupervisorVerdict, read_verdict, verify_plan_request, verify_progress_request
+from .planning import Planning, supervision_request, supervisor_of
+from .prompts import NOT_YET_RUN, SupervisorVerdict, read_verdict, verify_plan_request, verify_progress_request, with_points
 from .state import TaskState, as_json, chosen_by_plan, label_of, opening, value_of
 from .turn import AgentTurn, after_calls, after_step, asked_with_less, is_accepted
+from .verifying import AskedAgent, PriorPoints
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes
@@ -330,8 +332,10 @@ class SupervisorNodes:
         def reading(reply: StepReply) -> Verdict:
             return read_verdict(reply, strategy=strategy, longest=longest).verdict
 
+        points = await self._prior(view, log, runtime) if view.policy.prior else ()
+
         async def ask(work: Sequence[Message], key: str) -> StepReply:
-            request = await supervision_request(self._nodes, view, supervisor, _check_request(view, work, cause), key, runtime)
+            request = await supervision_request(self._nodes, view, supervisor, _check_request(view, work, cause, points), key, runtime)
             return await log.ask(supervisor, request, role="verify", turn=state["acted"], cause=cause, shadow=shadow, reading=reading)
 
         try:
@@ -345,6 +349,12 @@ class SupervisorNodes:
             SupervisorSpoke(agent=supervisor.name, text=reply.text, verdict=judgement.verdict, trigger=cause, shadow=shadow),
         )
         return judgement
+
+    async def _prior(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> Sequence[str]:
+        """Return what must be true of a right outcome. Raises `ConfigError` if the supervisor reads no such points."""
+        asked = AskedAgent(supervisor_of(self._nodes, view), log, "prior", value_of(Label, view.state["opening"]))
+        await asked.require_reader()
+        return await PriorPoints(self._nodes.priors, [asked], self._nodes.context(runtime).specs)(view.task)
 
 
 def _planned_start(view: Oversight, plan: str) -> TaskState:
@@ -385,8 +395,8 @@ def after_tools(state: TaskState) -> str:
     return "verify" if not is_accepted(state) and Oversight(state).cause() is not None else "act"
 
 
-def _check_request(view: Oversight, work: Sequence[Message], cause: Cause | None) -> tuple[Message, ...]:
-    text, guidance = task_text(view.task), view.state["guidance"]
+def _check_request(view: Oversight, work: Sequence[Message], cause: Cause | None, points: Sequence[str]) -> tuple[Message, ...]:
+    text, guidance = with_points(task_text(view.task), points), view.state["guidance"]
     request = verify_plan_request if view.decision.strategy is Strategy.PEVR else verify_progress_request
     *before, last = request(text, guidance, work)
     return (*before, Message.user(f"{last.text}\n\n{NOT_YET_RUN}")) if cause == "act" else (*before, last)

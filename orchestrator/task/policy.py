@@ -263,6 +263,8 @@ class SupervisionConfig(Value):
     """Confidence of a step, 0 to 1, below which it is low."""
     maximum_guidance: int = Field(default=4000, gt=0)
     """Most characters of a plan, or of a summary with advice; a longer one is not used."""
+    prior: bool = False
+    """Have the supervisor write what must be true of a right outcome before it sees any work, once a kind of task, and check by that."""
     shadow: bool = False
     """Record verdicts and change nothing, to measure how often the supervisor is wrong."""
 

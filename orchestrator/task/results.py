@@ -21,7 +21,7 @@ from ...protocols import (
 )
 from ...protocols.steps import Value
 from .decisions import RouteDecision, SelectionDecision
-from .evidence import ActLook, Arbitration, ExtractedAnswer, WeighedDraft
+from .evidence import ActLook, Arbitration, ExtractedAnswer, VerifiedDraft, WeighedDraft
 from .labels import Label, RecalledItem
 from .policy import Cause, Verdict
 from .tools import Effect
@@ -88,6 +88,8 @@ class Attempt(Value):
     """The card's own probabilities; None: no card has weighed it."""
     arbitration: Arbitration | None = None
     """The far agent's verdict on it; None: it was not escalated, or no card has weighed it."""
+    verified: Mapping[str, VerifiedDraft] = {}
+    """Verdicts of judges on it, by the verifier: `outcome`, `prior_first`, `rubric`."""
     acts: tuple[ActLook, ...] = ()
     """Looks at calls of tools that change something, before they ran."""
     extracted: ExtractedAnswer | None = None
