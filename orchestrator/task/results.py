@@ -360,6 +360,11 @@ class Result(Value):
         return self.near.dollars + self.far.dollars
 
     @property
+    def has_reasoned(self) -> bool:
+        """Return whether an agent says that it has reasoned."""
+        return bool(self.near.usage.reasoning_tokens or self.far.usage.reasoning_tokens)
+
+    @property
     def saved_dollars(self) -> Decimal | None:
         """Return the US dollars that answers from a cache had cost; None if a price is unknown."""
         saved = [call.saved_dollars for call in self.calls]
