@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.evidence import AnswerSource as AnswerSource
     from nearfar.orchestrator.task.evidence import Arbitration as Arbitration
     from nearfar.orchestrator.task.evidence import ExtractedAnswer as ExtractedAnswer
+    from nearfar.orchestrator.task.evidence import VerifiedDraft as VerifiedDraft
     from nearfar.orchestrator.task.evidence import WeighedDraft as WeighedDraft
     from nearfar.orchestrator.task.labels import Chosen as Chosen
     from nearfar.orchestrator.task.labels import Integrity as Integrity
@@ -158,6 +159,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.routing_policy import ObjectiveConfig as ObjectiveConfig
     from nearfar.orchestrator.task.routing_policy import RouterConfig as RouterConfig
     from nearfar.orchestrator.task.routing_policy import StickinessConfig as StickinessConfig
+    from nearfar.orchestrator.task.routing_policy import VerifierKind as VerifierKind
     from nearfar.orchestrator.task.rules import Hours as Hours
     from nearfar.orchestrator.task.rules import Range as Range
     from nearfar.orchestrator.task.rules import Rule as Rule
@@ -353,7 +355,7 @@ _NAMES = {
         "AgentText ApprovalAsked AttemptEnded AttemptStarted CallEnded RoleStarted Routed Subtask SubtaskEnded SubtaskOutcome "
         "SubtasksPlanned SupervisorSpoke TaskEvent TaskFinished ToolFinished ToolStarted"
     ),
-    "orchestrator.task.evidence": "ActLook AnswerSource Arbitration ExtractedAnswer WeighedDraft",
+    "orchestrator.task.evidence": "ActLook AnswerSource Arbitration ExtractedAnswer VerifiedDraft WeighedDraft",
     "orchestrator.task.labels": "Chosen Integrity Label RecalledItem",
     "orchestrator.task.langchain_tools": "ForeignTool",
     "orchestrator.task.modes": "Mode Shape Situation Strategy TaskProfile",
@@ -365,7 +367,7 @@ _NAMES = {
     "orchestrator.task.roles": "Role",
     "orchestrator.task.routing_policy": (
         "AmountsConfig BreakerConfig EvidenceConfig FallbackConfig FallbackTrigger HedgeConfig IdleTimeouts LimitsConfig ObjectiveConfig "
-        "RouterConfig StickinessConfig"
+        "RouterConfig StickinessConfig VerifierKind"
     ),
     "orchestrator.task.rules": "Hours Range Rule Ruling Weekday When",
     "orchestrator.task.sampling": "Sampling",
