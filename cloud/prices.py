@@ -16,7 +16,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError
 
 from ..protocols import ConfigError, Prices
-from ..protocols.steps import Value
+from ..protocols.attachments import Value
 
 
 class PriceLine(Prices):
