@@ -137,9 +137,11 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.policy import SupervisionConfig as SupervisionConfig
     from nearfar.orchestrator.task.policy import Trigger as Trigger
     from nearfar.orchestrator.task.policy import Verdict as Verdict
+    from nearfar.orchestrator.task.results import AskedReasoning as AskedReasoning
     from nearfar.orchestrator.task.results import Attempt as Attempt
     from nearfar.orchestrator.task.results import Call as Call
     from nearfar.orchestrator.task.results import Energy as Energy
+    from nearfar.orchestrator.task.results import JudgedProposal as JudgedProposal
     from nearfar.orchestrator.task.results import Result as Result
     from nearfar.orchestrator.task.results import RoleWork as RoleWork
     from nearfar.orchestrator.task.results import SideUsage as SideUsage
@@ -361,7 +363,7 @@ _NAMES = {
         "AutoConfig CompressionConfig CompressionUse GuardConfig MinionsConfig OnDoubt OnFinding Policy Preset PrivacyConfig "
         "SpeculateConfig SubtasksConfig SupervisionConfig Trigger Verdict"
     ),
-    "orchestrator.task.results": "Attempt Call Energy Result RoleWork SideUsage Speculation ToolOutcome",
+    "orchestrator.task.results": "AskedReasoning Attempt Call Energy JudgedProposal Result RoleWork SideUsage Speculation ToolOutcome",
     "orchestrator.task.roles": "Role",
     "orchestrator.task.routing_policy": (
         "AmountsConfig BreakerConfig EvidenceConfig FallbackConfig FallbackTrigger HedgeConfig IdleTimeouts LimitsConfig ObjectiveConfig "
