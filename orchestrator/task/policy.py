@@ -46,8 +46,8 @@ class AutoConfig(Value):
     dollars_per_point: float = Field(default=0.01, gt=0)
     """US dollars per task worth spending for one more point of score, a hundredth of a perfect answer."""
     explore_share: float = Field(default=0.0, ge=0, le=1)
-    """Largest share of tasks, 0 to 1, that may be served by another configuration than the best known one, to learn about it; 0: the same
-    outcomes always give the same choice.
+    """Largest share of tasks, 0 to 1, that may be served by another configuration than the best known one, to learn about it: each of them
+    once in each class of tasks, and then by chance. 0: the same outcomes always give the same choice.
     """
     minimum_familiarity: float = Field(default=0.5, ge=0, le=1)
     """Share of a prompt's words, 0 to 1, that a class of tasks must have seen before for the prompt to count as one of them."""

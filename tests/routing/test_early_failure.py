@@ -58,6 +58,14 @@ def test_auto_comes_back_to_the_best_configuration_after_a_bad_start(seed: int) 
     assert chosen.count("cloud") > 100
 
 
+def test_auto_tries_each_configuration_once_in_a_class_as_soon_as_it_may_explore() -> None:
+    store = OutcomeStore([_outcome(arm, float(name == "device")) for name, arm in _ARMS.items() if name != "cloud"] * 30)
+    chooser = _chooser(store, seed=1, share=0.1)
+    decisions = [chooser.choose(_PROFILE, _PUBLIC) for _ in range(10)]
+    assert [decision.chosen.key for decision in decisions if decision.explored] == ["cloud"]
+    assert decisions[-1].propensity == 1.0
+
+
 def test_auto_tries_nothing_out_unless_it_may() -> None:
     chooser = _chooser(OutcomeStore([_outcome(_ARMS["device"], 1.0)] * 30), seed=1, share=0.0)
     assert {chooser.choose(_PROFILE, _PUBLIC).chosen.key for _ in range(20)} == {"device"}
