@@ -26,7 +26,7 @@ from ..task.decisions import AgentEstimate, ConsideredAgent, EstimateSource, Rou
 from ..task.modes import AgentView, Mode, Situation, Strategy
 from ..task.policy import Policy
 from ..task.results import Call, Result
-from ..task.routing_policy import BUDGETS, LimitsConfig, RouterConfig
+from ..task.routing_policy import LimitsConfig, RouterConfig
 from ..task.rules import Ruling, ruling
 from ..task.task import Task, last_words, tokens_by_length
 from .auto import Selector
@@ -211,12 +211,12 @@ class Router:
 
     def extend(self, task: Task, commitments: list[Commitment], dollars: float | None, *, is_far: bool) -> None:
         """Tell what a task under way has taken so far, so that a dollar rate knows early where it is dearer than expected."""
-        if _has_budget(task.policy.router):
+        if task.policy.router.has_budget:
             self.steering.extend(task.policy.router, commitments, dollars, is_far=is_far)
 
     def settle(self, task: Task, commitments: Sequence[Commitment], dollars: float | None) -> None:
         """Count what a task was billed, whether it was answered or not, against a dollar rate. None: the bill is unknown."""
-        if _has_budget(task.policy.router):
+        if task.policy.router.has_budget:
             self.steering.settle(task.policy.router, commitments, dollars)
 
     def learn_costs(self, task: Task, agent: str, calls: Sequence[Call], *, tools: Collection[str]) -> None:
@@ -487,11 +487,7 @@ class Router:
 
 def _steers(settings: RouterConfig) -> bool:
     """Return whether anything but the task itself decides: a budget, exploration, or shadow mode."""
-    return settings.shadow or bool(settings.explore_share) or _has_budget(settings)
-
-
-def _has_budget(settings: RouterConfig) -> bool:
-    return any(getattr(settings, name) is not None for name in BUDGETS)
+    return settings.shadow or bool(settings.explore_share) or settings.has_budget
 
 
 def _tokens(task: Task) -> int:

@@ -219,7 +219,7 @@ class Speculation(Value):
     proposed: int = 0
     """Steps that near has proposed."""
     judged: tuple[JudgedProposal, ...] = ()
-    """Those of them that far has judged: it took the same step, or another one. The rest led on from one that it did not take."""
+    """The proposals that far has judged: it took the same step, or another one. The rest led on from one that it did not take."""
     wasted_dollars: Dollars = Decimal(0)
     """US dollars of far calls that led nowhere; None: a provider does not say what a cancelled call costs."""
     saved_seconds: float = 0.0
