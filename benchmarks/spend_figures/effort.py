@@ -44,15 +44,20 @@ _WORLDS: Final[Mapping[str, _Draw]] = {
 
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """Return the figures of efforts, and of early failure. `data` is not used."""
-    return _effort_figures(10 if quick else 60) | _mode_figures(10 if quick else 60) | _bandit_figures(10 if quick else 60)
+    return (
+        _effort_figures(10 if quick else 60, 40 if quick else 120)
+        | _mode_figures(10 if quick else 60)
+        | _bandit_figures(10 if quick else 60)
+    )
 
 
-def _effort_figures(seeds: int) -> dict[str, Any]:
+def _effort_figures(seeds: int, most: int) -> dict[str, Any]:
+    """Return the mean error over many agents, and that of one. `most`: seeds of the world that reasoning is assumed to be like."""
     found: dict[str, Any] = {}
     for name, shares, can_limit in (("limit", _SHARES, True), ("level", _LEVEL_SHARES, False)):
         for world in _WORLDS:
             for share in shares:
-                errors = [_error(world, share, seed, can_limit=can_limit) for seed in range(seeds)]
+                errors = [_error(world, share, seed, can_limit=can_limit) for seed in range(most if world == "lognormal" else seeds)]
                 found[f"effort_{name}_{world}_{share:g}"] = fmean(errors)
                 found[f"effort_{name}_{world}_{share:g}_one_agent"] = fmean(map(abs, errors))
     for name in ("limit", "level"):
