@@ -127,7 +127,7 @@ async def test_far_is_asked_before_near_is_confirmed() -> None:
             number = sum(message.role == "tool" for message in request.messages)
             return f"{side} is done" if number == 4 else ToolCall(id=f"{side}-{number}", name="look", arguments={"at": number})
 
-    result, world, far = await played(Looks(0), "speculate", pace=0.02, thrift=0.0)
+    result, world, far = await played(Looks(0), "speculate", pace=0.3, thrift=0.0)
     assert result.text == "far is done"
     assert world.looks == [0, 1, 2, 3], "a look-up that was made ahead is not made again"
     assert result.speculation is not None
@@ -219,8 +219,8 @@ class Ledger:
             return ToolCall(id=f"{side}-{len(results)}", name="count", arguments={})
         return ToolCall(id=f"{side}-{len(results)}", name="put", arguments={"at": puts})
 
-    async def run(self, strategy: str) -> tuple[Result, ScriptedAgent]:
-        far = ScriptedAgent(lambda request: self.step(request, "far"), name="far", side=Side.FAR, pace=0.01)
+    async def run(self, strategy: str, pace: float = 0.01) -> tuple[Result, ScriptedAgent]:
+        far = ScriptedAgent(lambda request: self.step(request, "far"), name="far", side=Side.FAR, pace=pace)
         near = ScriptedAgent(lambda request: self.step(request, "near"), name="near")
         policy = Policy.model_validate({"sensitivity": "public", "speculate": {"thrift": 0.0}})
         async with Hybrid(near=near, far=far, tools=self.tools, policy=policy) as hybrid:
@@ -238,7 +238,7 @@ async def test_changes_wait_for_far_whatever_they_say(said: Sequence[str]) -> No
 
 async def test_far_is_asked_past_a_change_whose_result_can_be_guessed() -> None:
     async def early_calls(said: Sequence[str]) -> int:
-        result, _ = await Ledger(said, counts=False).run("speculate")
+        result, _ = await Ledger(said, counts=False).run("speculate", pace=0.3)
         return sum(call.role == "verify" and not call.shadow for call in result.calls)
 
     assert await early_calls(("a", "b", "c", "d", "e")) == 4, "after each look-up"
@@ -389,7 +389,7 @@ class Paid:
 
 async def test_each_far_call_ahead_is_reserved_and_a_cancelled_one_counts_as_the_most() -> None:
     paid = Paid()
-    (result,) = await paid.run(1, dollars=1)
+    (result,) = await paid.run(1, dollars=1, pace=0.3)
     assert isinstance(result, Result)
     most = 100 * 10 / 1e6
     assert max(paid.reserved) > 2 * most, "two calls are reserved at once"
