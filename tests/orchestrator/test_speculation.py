@@ -141,7 +141,7 @@ async def test_nothing_that_changes_something_runs_ahead() -> None:
     async def near_alone(name: str) -> tuple[World, Result]:
         world = World()
         call = ToolCall(id="n", name=name, arguments={"at": 3})
-        far, near = ScriptedAgent(["No."], name="far", side=Side.FAR, pace=0.02), ScriptedAgent([call] * 9, name="near")
+        far, near = ScriptedAgent(["No."], name="far", side=Side.FAR, pace=0.3), ScriptedAgent([call] * 9, name="near")
         async with Hybrid(near=near, far=far, tools=world.tools) as hybrid:
             return world, await hybrid.run("Play.", strategy="speculate", sensitivity="public")
 
@@ -264,7 +264,7 @@ async def test_external_tools_run_ahead_only_where_they_are_named() -> None:
         call = ToolCall(id="n", name="look", arguments={"at": 3})
         tools = world.tools
         tools[0].is_external = True
-        far, near = ScriptedAgent(["No."], name="far", side=Side.FAR, pace=0.02), ScriptedAgent([call] * 9, name="near")
+        far, near = ScriptedAgent(["No."], name="far", side=Side.FAR, pace=0.3), ScriptedAgent([call] * 9, name="near")
         given = Policy.model_validate({"sensitivity": "public", "speculate": policy})
         async with Hybrid(near=near, far=far, tools=tools, policy=given) as hybrid:
             await hybrid.run("Play.", strategy="speculate")
@@ -284,7 +284,7 @@ async def test_a_look_up_of_private_data_does_not_run_ahead() -> None:
         return "a secret"
 
     call = ToolCall(id="n", name="secret", arguments={"at": 3})
-    far, near = ScriptedAgent(["No."], name="far", side=Side.FAR, pace=0.02), ScriptedAgent([call] * 9, name="near")
+    far, near = ScriptedAgent(["No."], name="far", side=Side.FAR, pace=0.3), ScriptedAgent([call] * 9, name="near")
     async with Hybrid(near=near, far=far, tools=[secret]) as hybrid:
         result = await hybrid.run("Play.", strategy="speculate", sensitivity="public")
     assert (result.text, seen) == ("No.", [])
@@ -310,7 +310,7 @@ async def test_what_untrusted_content_may_not_cause_does_not_run_ahead() -> None
         name, arguments = ("fetch", {"url": "evil.example"}) if has_read else ("mail", {"number": 1})
         return ToolCall(id="n", name=name, arguments=arguments)
 
-    far = ScriptedAgent([ToolCall(id="f", name="mail", arguments={"number": 1}), "Read."], name="far", side=Side.FAR, pace=0.02)
+    far = ScriptedAgent([ToolCall(id="f", name="mail", arguments={"number": 1}), "Read."], name="far", side=Side.FAR, pace=0.3)
     async with Hybrid(near=ScriptedAgent(near_step, name="near"), far=far, tools=[mail, fetch]) as hybrid:
         result = await hybrid.run("Read mail 1.", strategy="speculate", sensitivity="public")
     assert (result.text, fetched) == ("Read.", [])
@@ -367,7 +367,8 @@ class Paid:
 
         def far_step(request: StepRequest) -> Reply:
             self.reserved.append(self.taken)
-            return step(request)
+            is_in_vain = any(call.arguments == {"at": 9} for message in request.messages for call in message.tool_calls)
+            return [anyio.Event()] if is_in_vain else step(request)
 
         def near_step(request: StepRequest) -> Reply:
             number = sum(message.role == "tool" for message in request.messages)
