@@ -1,9 +1,9 @@
 """Time and dollars of `speculate` over those of `cloud`, on recorded steps of the shipped models.
 
 `proposals` has recorded what far does on tasks of both worlds, and what near proposes at each step, with its confidence: near agrees with
-far as often as it does there, and at the same steps. A far step takes 1 s, a near one 0.1 s. The full figures take that time, with 25
-tasks at once, begun one after the other (`speculate_busy_share`: processor time over wall time, in which a step waits for others); with
---quick, the event loop skips the waiting, and the time of nearfar itself does not count. A far call costs what its prompt and its reply
+far as often as it does there, and at the same steps. A far step takes 1 s, a near one 0.1 s, which the event loop skips, so that neither
+the time of nearfar itself (`speculate_own_seconds`: of the processor, per task) nor what else the machine does counts. The full
+figures have `speculate_real_wall`, too, for which 25 tasks at once take all of that time. A far call costs what its prompt and its reply
 cost at 1 to 4 per token, and one that was begun and cancelled counts as one that was paid for as a whole.
 
 The look-ahead knows what was proposed and judged in 50 tasks of another seed. `speculate_waste`: dollars beyond those of `cloud` of the
@@ -64,11 +64,15 @@ class _Taken(NamedTuple):
 
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """Return the figures of both worlds. `data` is not used."""
-    if not quick:
-        return asyncio.run(_figures(100, _THRIFTS))
     scans = patch("nearfar.orchestrator.safety.scanner.run_in_daemon_thread", _at_once)
     with scans, asyncio.Runner(loop_factory=_SkippingLoop) as runner:
-        return runner.run(_figures(12, ()))
+        found = runner.run(_figures(12, ()) if quick else _figures(100, _THRIFTS))
+    return found if quick else {**found, "speculate_real_wall": {world: asyncio.run(_real_wall(world)) for world in WORLDS}}
+
+
+async def _real_wall(world: str) -> float:
+    alone, usual = [await _taken(world, name, _SETTINGS[name], _AT_ONCE) for name in ("cloud", "usual")]
+    return _ratio(usual, alone, 0)[0]
 
 
 class _SkippingLoop(asyncio.SelectorEventLoop):
@@ -103,19 +107,22 @@ async def _at_once(work: Callable[[], object]) -> object:
 
 
 async def _figures(tasks: int, thrifts: Sequence[float]) -> dict[str, Any]:
-    began, busy = time.perf_counter(), time.process_time()
     found: dict[str, Any] = {}
     for world in WORLDS:
         found |= await _figures_of(world, tasks, thrifts)
     for name in ("wall", "dollars", "thrifty_wall", "thrifty_dollars"):
         found[f"speculate_{name}"] = max(found[f"speculate_{name}_{world}"] for world in WORLDS)
     found["speculate_waste"] = max(waste for world in WORLDS for waste in found[f"speculate_waste_{world}"])
-    return {**found, "speculate_busy_share": (time.process_time() - busy) / (time.perf_counter() - began)}
+    return found
 
 
 async def _figures_of(world: str, tasks: int, thrifts: Sequence[float]) -> dict[str, Any]:
-    taken = {name: await _taken(world, name, setting, tasks) for name, setting in _SETTINGS.items()}
-    alone, found = taken["cloud"], dict[str, Any]()
+    taken, own = dict[str, list[_Taken]](), dict[str, float]()
+    for name, setting in _SETTINGS.items():
+        began = time.process_time()
+        taken[name] = await _taken(world, name, setting, tasks)
+        own[name] = (time.process_time() - began) / tasks
+    alone, found = taken["cloud"], {f"speculate_own_seconds_{world}": own["usual"], f"speculate_own_seconds_cloud_{world}": own["cloud"]}
     for name, setting in (("", "usual"), ("thrifty_", "thrifty")):
         for place, figure in enumerate(("wall", "dollars")):
             found[f"speculate_{name}{figure}_{world}"], interval = _ratio(taken[setting], alone, place)

@@ -127,7 +127,7 @@ async def test_far_is_asked_before_near_is_confirmed() -> None:
             number = sum(message.role == "tool" for message in request.messages)
             return f"{side} is done" if number == 4 else ToolCall(id=f"{side}-{number}", name="look", arguments={"at": number})
 
-    result, world, far = await played(Looks(0), "speculate", pace=0.02, thrift=0.0)
+    result, world, far = await played(Looks(0), "speculate", pace=0.3, thrift=0.0)
     assert result.text == "far is done"
     assert world.looks == [0, 1, 2, 3], "a look-up that was made ahead is not made again"
     assert result.speculation is not None
@@ -141,7 +141,7 @@ async def test_nothing_that_changes_something_runs_ahead() -> None:
     async def near_alone(name: str) -> tuple[World, Result]:
         world = World()
         call = ToolCall(id="n", name=name, arguments={"at": 3})
-        far, near = ScriptedAgent(["No."], name="far", side=Side.FAR, pace=0.02), ScriptedAgent([call] * 9, name="near")
+        far, near = ScriptedAgent(["No."], name="far", side=Side.FAR, pace=0.3), ScriptedAgent([call] * 9, name="near")
         async with Hybrid(near=near, far=far, tools=world.tools) as hybrid:
             return world, await hybrid.run("Play.", strategy="speculate", sensitivity="public")
 
@@ -219,8 +219,8 @@ class Ledger:
             return ToolCall(id=f"{side}-{len(results)}", name="count", arguments={})
         return ToolCall(id=f"{side}-{len(results)}", name="put", arguments={"at": puts})
 
-    async def run(self, strategy: str) -> tuple[Result, ScriptedAgent]:
-        far = ScriptedAgent(lambda request: self.step(request, "far"), name="far", side=Side.FAR, pace=0.01)
+    async def run(self, strategy: str, pace: float = 0.01) -> tuple[Result, ScriptedAgent]:
+        far = ScriptedAgent(lambda request: self.step(request, "far"), name="far", side=Side.FAR, pace=pace)
         near = ScriptedAgent(lambda request: self.step(request, "near"), name="near")
         policy = Policy.model_validate({"sensitivity": "public", "speculate": {"thrift": 0.0}})
         async with Hybrid(near=near, far=far, tools=self.tools, policy=policy) as hybrid:
@@ -238,7 +238,7 @@ async def test_changes_wait_for_far_whatever_they_say(said: Sequence[str]) -> No
 
 async def test_far_is_asked_past_a_change_whose_result_can_be_guessed() -> None:
     async def early_calls(said: Sequence[str]) -> int:
-        result, _ = await Ledger(said, counts=False).run("speculate")
+        result, _ = await Ledger(said, counts=False).run("speculate", pace=0.3)
         return sum(call.role == "verify" and not call.shadow for call in result.calls)
 
     assert await early_calls(("a", "b", "c", "d", "e")) == 4, "after each look-up"
@@ -264,7 +264,7 @@ async def test_external_tools_run_ahead_only_where_they_are_named() -> None:
         call = ToolCall(id="n", name="look", arguments={"at": 3})
         tools = world.tools
         tools[0].is_external = True
-        far, near = ScriptedAgent(["No."], name="far", side=Side.FAR, pace=0.02), ScriptedAgent([call] * 9, name="near")
+        far, near = ScriptedAgent(["No."], name="far", side=Side.FAR, pace=0.3), ScriptedAgent([call] * 9, name="near")
         given = Policy.model_validate({"sensitivity": "public", "speculate": policy})
         async with Hybrid(near=near, far=far, tools=tools, policy=given) as hybrid:
             await hybrid.run("Play.", strategy="speculate")
@@ -284,7 +284,7 @@ async def test_a_look_up_of_private_data_does_not_run_ahead() -> None:
         return "a secret"
 
     call = ToolCall(id="n", name="secret", arguments={"at": 3})
-    far, near = ScriptedAgent(["No."], name="far", side=Side.FAR, pace=0.02), ScriptedAgent([call] * 9, name="near")
+    far, near = ScriptedAgent(["No."], name="far", side=Side.FAR, pace=0.3), ScriptedAgent([call] * 9, name="near")
     async with Hybrid(near=near, far=far, tools=[secret]) as hybrid:
         result = await hybrid.run("Play.", strategy="speculate", sensitivity="public")
     assert (result.text, seen) == ("No.", [])
@@ -310,7 +310,7 @@ async def test_what_untrusted_content_may_not_cause_does_not_run_ahead() -> None
         name, arguments = ("fetch", {"url": "evil.example"}) if has_read else ("mail", {"number": 1})
         return ToolCall(id="n", name=name, arguments=arguments)
 
-    far = ScriptedAgent([ToolCall(id="f", name="mail", arguments={"number": 1}), "Read."], name="far", side=Side.FAR, pace=0.02)
+    far = ScriptedAgent([ToolCall(id="f", name="mail", arguments={"number": 1}), "Read."], name="far", side=Side.FAR, pace=0.3)
     async with Hybrid(near=ScriptedAgent(near_step, name="near"), far=far, tools=[mail, fetch]) as hybrid:
         result = await hybrid.run("Read mail 1.", strategy="speculate", sensitivity="public")
     assert (result.text, fetched) == ("Read.", [])
@@ -367,7 +367,8 @@ class Paid:
 
         def far_step(request: StepRequest) -> Reply:
             self.reserved.append(self.taken)
-            return step(request)
+            is_in_vain = any(call.arguments == {"at": 9} for message in request.messages for call in message.tool_calls)
+            return [anyio.Event()] if is_in_vain else step(request)
 
         def near_step(request: StepRequest) -> Reply:
             number = sum(message.role == "tool" for message in request.messages)
@@ -389,7 +390,7 @@ class Paid:
 
 async def test_each_far_call_ahead_is_reserved_and_a_cancelled_one_counts_as_the_most() -> None:
     paid = Paid()
-    (result,) = await paid.run(1, dollars=1)
+    (result,) = await paid.run(1, dollars=1, pace=0.3)
     assert isinstance(result, Result)
     most = 100 * 10 / 1e6
     assert max(paid.reserved) > 2 * most, "two calls are reserved at once"
