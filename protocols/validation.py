@@ -201,6 +201,10 @@ def _are_texts(part: object) -> bool:
     return isinstance(part, list) and all(isinstance(one, str) for one in part) and len(set(part)) == len(part)
 
 
+def _are_choices(part: object) -> bool:
+    return isinstance(part, list) and all(type(one) in _CHOICES for one in part)
+
+
 def _is_text(part: object) -> bool:
     return isinstance(part, str)
 
@@ -214,6 +218,7 @@ _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "boolean": (bool,),
     "null": (type(None),),
 }
+_CHOICES: Final = (str, int)
 _PLAIN: Final[Mapping[str, Callable[[Any], bool]]] = {
     "type": lambda part: isinstance(part, str) and part in _KINDS,
     "properties": lambda part: isinstance(part, dict) and all(map(_is_plain, part.values())),
@@ -221,7 +226,7 @@ _PLAIN: Final[Mapping[str, Callable[[Any], bool]]] = {
     "additionalProperties": lambda part: isinstance(part, bool) or _is_plain(part),
     "items": lambda part: _is_plain(part),
     "anyOf": lambda part: isinstance(part, list) and bool(part) and all(map(_is_plain, part)),
-    "enum": _are_texts,
+    "enum": _are_choices,
     "title": _is_text,
     "description": _is_text,
     "format": _is_text,
@@ -234,7 +239,7 @@ def _fits(schema: JsonSchema, value: JsonValue) -> bool:
     """Return True for a value that surely fits a plain schema. One that does not may fit all the same, such as 1.0 for an integer."""
     if "type" in schema and type(value) not in _KINDS[schema["type"]]:
         return False
-    if "enum" in schema and not (isinstance(value, str) and value in schema["enum"]):
+    if "enum" in schema and not (type(value) in _CHOICES and value in schema["enum"]):
         return False
     if "anyOf" in schema and not any(_fits(option, value) for option in schema["anyOf"]):
         return False

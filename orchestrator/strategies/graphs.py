@@ -38,9 +38,7 @@ from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, 
 from .failing import correct, give_up, warn_of_refusal
 from .hedging import Hedge, hedge_of
 from .judging import judged
-from .minions import build_minions
 from .near_path import near_path
-from .roles import build_roles
 from .state import (
     Json,
     Keeping,
@@ -58,7 +56,6 @@ from .state import (
     spill_before_tools,
     value_of,
 )
-from .subtasks import build_subtasks
 from .supervised import Oversight, SupervisorNodes, after_act, after_tools, after_verify
 from .tool_calls import ToolCalls, hand_off_in, record_outcomes
 from .turn import AgentTurn, Fitting, acts, after_step, call_of, is_accepted, left_out, summarizer_of
@@ -417,6 +414,20 @@ def build_eva(nodes: TaskNodes) -> TaskGraphBuilder:
     return graph
 
 
+def build_minions(nodes: TaskNodes) -> TaskGraphBuilder:
+    """Return the graph of `minions`, whose modules no other strategy needs."""
+    from . import minions
+
+    return minions.build_minions(nodes)
+
+
+def build_subtasks(nodes: TaskNodes) -> TaskGraphBuilder:
+    """Return the graph of `subtasks`, whose modules no other strategy needs."""
+    from . import subtasks
+
+    return subtasks.build_subtasks(nodes)
+
+
 BUILDERS: Mapping[Strategy, Builder] = {
     **dict.fromkeys((Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE, Strategy.SPECULATE), build_single),
     Strategy.PEVR: build_pevr,
@@ -484,6 +495,8 @@ class Graphs:
 
     def of_role(self, name: str) -> TaskGraph:
         """Return the graph of the roles that work on a task which begins with this one. Raises `InvalidRequest` for an unknown role."""
+        from .roles import build_roles
+
         if name not in self._of_roles:
             self._of_roles[name] = self._compile(build_roles(self._nodes, self._team, name))
         return self._of_roles[name]

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from ...protocols import InvalidOutput, Message, Side, StepReply, StepRequest, ToolChoice
 from ..agents.pool import AgentHandle
-from ..cache.plans import draft_objection
 from ..task.events import SupervisorSpoke
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import task_text
@@ -73,6 +72,8 @@ class Planning:
             reply = await self._ask(self._executor, plan_request(self._text), "plan/draft", role="plan")
         except FALLBACK_ERRORS as error:
             return "", [f"{name} could not draft a plan: {type(error).__name__}: {error}"]
+        from ..cache.plans import draft_objection  # it loads many patterns, which other tasks do without
+
         plan, confidence = reply.text.strip(), reply.finished.confidence or 0.0
         problem = self._problem(reply) or draft_objection(self._view.task.messages[-1].text, plan)
         if problem is None and confidence < least:

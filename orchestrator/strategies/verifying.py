@@ -15,7 +15,6 @@ import anyio.to_thread
 from ...protocols import AgentCard, ConfigError, InvalidOutput, Message, Side, StepReply, ToolChoice, ToolSpec
 from ...protocols.validation import parse_output
 from ..agents.pool import AgentHandle
-from ..cache.plans import TaskIntent, intent_key, with_open_slots
 from ..routing.answers import Answer
 from ..routing.checks import is_grounded
 from ..routing.looks import Cost, Signal, log_odds, text_opinion
@@ -302,6 +301,8 @@ class PriorPoints:
         self._tools = tools
 
     async def __call__(self, task: Task) -> Sequence[str]:
+        from ..cache.plans import TaskIntent, intent_key, with_open_slots  # it loads many patterns, which other tasks do without
+
         intent = TaskIntent.of(last_words(task.messages))
         key = intent_key(task, intent, [tool.name for tool in self._tools])
         if key in self._kept:

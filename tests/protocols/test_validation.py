@@ -1,6 +1,7 @@
 """JSON Schema checks: strict, offline, and worded for who has to act."""
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -127,6 +128,12 @@ def test_a_plain_schema_is_kept_as_jsonschema_keeps_it(drawn: tuple[dict[str, An
     else:
         with pytest.raises(InvalidOutput):
             parse_output(json.dumps(value), schema)
+
+
+@pytest.mark.parametrize(("text", "fits"), [("4711", True), ("4711.0", True), ("1", True), ("true", False), ('"1"', False), ("2", False)])
+def test_a_number_is_chosen_as_jsonschema_chooses(text: str, fits: bool) -> None:
+    with nullcontext() if fits else pytest.raises(InvalidOutput):
+        parse_output(text, {"enum": [4711, 1]})
 
 
 def test_call_of_an_unknown_tool_names_the_known_ones() -> None:
