@@ -10,6 +10,7 @@ from ...protocols import ConfigError, Usage
 from ...protocols.steps import Value
 from ..task.decisions import Arm
 from ..task.modes import Strategy, TaskProfile
+from ..task.navigation import Navigated
 
 
 def _as_utf8(text: str) -> str:
@@ -89,6 +90,8 @@ class RunRecord(Value):
     context_tokens: tuple[int, ...] = ()
     """Prompt and output of each executor turn, in order."""
     checks: tuple[Check, ...] = ()
+    moves: tuple[Navigated, ...] = ()
+    """Moves that a navigator, or chance, chose, in order."""
     interventions: int = Field(default=0, ge=0)
     """Verdicts that were acted upon."""
 

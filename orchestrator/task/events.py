@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 from ...protocols import ApprovalRequest, Side, ToolCall, ToolResult
 from ...protocols.steps import Value
 from .decisions import RouteDecision
+from .navigation import Navigated
 from .policy import Cause, Verdict
 from .results import Attempt, Call, Result
 
@@ -171,6 +172,7 @@ TaskEvent = Annotated[
     | ToolFinished
     | CallEnded
     | SupervisorSpoke
+    | Navigated
     | SubtasksPlanned
     | SubtaskEnded
     | AttemptEnded

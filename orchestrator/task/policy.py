@@ -213,7 +213,7 @@ class Trigger(StrEnum):
     """The executor answered: the answer stands unless the supervisor intervenes. Without this trigger it ends the task unchecked."""
 
 
-Cause = Trigger | Literal["interval", "act"]
+Cause = Trigger | Literal["interval", "navigator", "act"]
 """Cause of a check; `act`: a call that may change something, in a step that the evidence speaks against."""
 
 
@@ -243,6 +243,10 @@ class SupervisionConfig(Value):
     """In `pevr`, confidence of the executor's first step, 0 to 1, below which the step is dropped and the task is planned first; an unknown
     confidence is low. None: every task is planned before the first step.
     """
+    navigator: Path | None = None
+    """In `pevr`, file of a navigator, which chooses plans and checks in place of `plan_below`, `interval` and `triggers`."""
+    explore: float = Field(default=0, ge=0, le=1)
+    """In `pevr`, share of the choices of plans and checks that are left to chance, 0 to 1, so that a navigator can be trained on them."""
     interval: Annotated[PositiveInt | None, BeforeValidator(_none_in_words)] = 8
     """Turns between two scheduled checks (Tv in arXiv 2605.30102); None, in TOML "none": only triggers cause checks."""
     triggers: tuple[Trigger, ...] = ()

@@ -17,6 +17,7 @@ from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
 from ..storage.writer import Change, DatabaseSession, T, TableDatabase, Tables, Writer
 from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, RoleStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
+from ..task.navigation import Navigated
 from ..task.labels import Label, RecalledItem
 from ..task.results import Call, SideUsage
 from ..task.stores import RunsConfig
@@ -99,7 +100,7 @@ class Happened(TraceEntry):
 
     type: Literal["event"] = "event"
     event: Annotated[
-        RoleStarted | Routed | AttemptStarted | AttemptEnded | SupervisorSpoke | SubtasksPlanned | SubtaskEnded | ApprovalAsked,
+        RoleStarted | Routed | AttemptStarted | AttemptEnded | SupervisorSpoke | Navigated | SubtasksPlanned | SubtaskEnded | ApprovalAsked,
         Field(discriminator="type"),
     ]
 
