@@ -3,7 +3,6 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
@@ -11,7 +10,7 @@ from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
 from ...protocols import ConfigError
 from ...protocols.steps import Value
-from ..task.navigation import EVIDENCE, Move, Navigated
+from ..task.events import EVIDENCE, Move, Navigated
 
 if TYPE_CHECKING:
     import numpy
@@ -99,33 +98,40 @@ class Navigator:
 _UNTRAINED: Final = "train one with `nearfar policy train` on the runs of a sweep that explored"
 
 
-def navigated(
-    navigator: Navigator | None, seen: Sequence[float], allowed: Sequence[Move], *, explore: float, draw: float, asked: float = 0.0
-) -> Navigated:
+def allowed_moves(seen: Sequence[float]) -> tuple[Move, ...]:
+    """Return the moves that are possible: a task is planned once, before anything was changed. What comes later is for checks to mend."""
+    may_plan = not seen[_PLANNED] and not seen[_CHANGED]
+    return tuple(move for move in Move if move is not Move.PLAN or may_plan)
+
+
+def navigated(navigator: Navigator | None, seen: Sequence[float], *, explore: float, asked: float = 0.0) -> Navigated:
     """Choose a move, and tell how likely it was.
 
     Args:
-        navigator: None: every move is taken at random.
-        allowed: moves that are possible, `STEP` first.
-        explore: share of the choices that are made at random, 0 to 1.
-        draw: random number, 0 to 1, that settles those.
+        navigator: None: every move is left to chance.
+        seen: the evidence.
+        explore: share of the choices that are left to chance, 0 to 1.
         asked: share of a perfect score by which a move that asks the far side has to be ahead.
     """
-    best = Move.STEP
+    allowed = allowed_moves(seen)
+    shares = _shares(allowed, has_asked=seen[_ASKED] > 0)
     if navigator is not None:
-        worth = navigator.worth(seen)
-        places = tuple(Move)
-        best = max(allowed, key=lambda move: worth[places.index(move)] - asked * (move is not Move.STEP))
-    shares = {move: explore * share for move, share in _shares(allowed).items()}
-    shares[best] += 1 - explore
-    chosen = random.Random(draw).choices(list(shares), list(shares.values()))[0]
+        worth = dict(zip(Move, navigator.worth(seen), strict=True))
+        best = max(allowed, key=lambda move: worth[move] - asked * (move is not Move.STEP))
+        shares = {move: explore * share + (1 - explore) * (move is best) for move, share in shares.items()}
+    (chosen,) = random.choices(list(shares), list(shares.values()))  # noqa: S311 - no secret
     return Navigated(seen=tuple(seen), move=chosen, probability=shares[chosen])
 
 
-def _shares(allowed: Sequence[Move]) -> Mapping[Move, float]:
+def _shares(allowed: Sequence[Move], *, has_asked: bool) -> Mapping[Move, float]:
+    """Return the share of the choices left to chance that falls on each move."""
+    each = _ASKING_AGAIN if has_asked else _ASKING
     asking = [move for move in allowed if move is not Move.STEP]
-    return {Move.STEP: 1 - _ASKING * len(asking)} | dict.fromkeys(asking, _ASKING)
+    return {Move.STEP: 1 - each * len(asking)} | dict.fromkeys(asking, each)
 
 
-_ASKING: Final = 0.1
-"""Share of random choices that fall on each move that asks the far side."""
+_ASKING: Final = 0.15
+"""Share of each move that asks the far side."""
+_ASKING_AGAIN: Final = 0.04
+"""Its share once the far side was asked."""
+_PLANNED, _ASKED, _CHANGED = (EVIDENCE.index(name) for name in ("has a plan", "far calls", "has changed something"))

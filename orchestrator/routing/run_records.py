@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field, JsonValue
 from ...protocols import ConfigError, Usage
 from ...protocols.steps import Value
 from ..task.decisions import Arm
+from ..task.events import Navigated
 from ..task.modes import Strategy, TaskProfile
-from ..task.navigation import Navigated
 
 
 def _as_utf8(text: str) -> str:

@@ -1,21 +1,19 @@
 """The evidence about a supervised task after a step of its executor, and the move that a navigator, or chance, chooses by it."""
 
 import math
-import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import Message, Side
 from ..routing.call_looks import told_in
 from ..routing.navigator import Navigator, navigated
-from ..task.modes import Strategy
-from ..task.navigation import EVIDENCE, Move
+from ..task.events import EVIDENCE, Move
 from ..task.results import ToolOutcome
 from ..task.task import last_words
 from .calls import TaskRuntime, emit
-from .state import TaskState, as_json, value_of
+from .state import TaskState, value_of
 from .supervised import Oversight, canonical
 from .turn import acts
 
@@ -49,9 +47,7 @@ class NavigatorNodes:
         chosen = navigated(
             self._navigator(policy.navigator),
             [evidence[name] for name in EVIDENCE],
-            tuple(Move),
-            explore=policy.explore if policy.navigator is not None else 1.0,
-            draw=random.random(),  # noqa: S311 - no secret
+            explore=policy.explore,
             asked=view.decision.plan_price / (view.task.policy.objective.quality or 1.0),
         )
         emit(runtime, chosen)

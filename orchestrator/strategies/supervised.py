@@ -24,9 +24,8 @@ from ...protocols import (
 from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..task.decisions import RouteDecision
-from ..task.events import SupervisorSpoke
+from ..task.events import Move, SupervisorSpoke
 from ..task.modes import Strategy
-from ..task.navigation import Move
 from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS

@@ -10,8 +10,17 @@ from html import escape
 from typing import Final, Literal
 
 from ...protocols import Message, Side
-from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, RoleStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
-from ..task.navigation import Navigated
+from ..task.events import (
+    ApprovalAsked,
+    AttemptEnded,
+    AttemptStarted,
+    Navigated,
+    RoleStarted,
+    Routed,
+    SubtaskEnded,
+    SubtasksPlanned,
+    SupervisorSpoke,
+)
 from ..task.labels import Label
 from ..task.results import Call, SideUsage
 from ..task.task import call_text, transcript

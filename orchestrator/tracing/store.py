@@ -16,8 +16,17 @@ from ..memory.erasing import Erased, record_of
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
 from ..storage.writer import Change, DatabaseSession, T, TableDatabase, Tables, Writer
-from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, RoleStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
-from ..task.navigation import Navigated
+from ..task.events import (
+    ApprovalAsked,
+    AttemptEnded,
+    AttemptStarted,
+    Navigated,
+    RoleStarted,
+    Routed,
+    SubtaskEnded,
+    SubtasksPlanned,
+    SupervisorSpoke,
+)
 from ..task.labels import Label, RecalledItem
 from ..task.results import Call, SideUsage
 from ..task.stores import RunsConfig
