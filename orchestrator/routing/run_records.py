@@ -32,7 +32,8 @@ class Check(Value):
     turn: int = Field(ge=0)
     """Executor turns done when it was made."""
     trigger: str | None
-    """Trigger of the check: `interval`, `tool_error`, `loop`, `stall`, `long_observation`, `low_confidence`, `half_spent`, `answer`."""
+    """Trigger of the check: `interval`, `tool_error`, `loop`, `stall`, `long_observation`, `low_confidence`, `half_spent`, `answer`,
+    `navigator`, `act`."""
     verdict: Literal["continue", "intervene", "unreadable"] | None
     """None where the supervisor failed."""
 
@@ -91,7 +92,7 @@ class RunRecord(Value):
     """Prompt and output of each executor turn, in order."""
     checks: tuple[Check, ...] = ()
     moves: tuple[Navigated, ...] = ()
-    """Moves that a navigator, or chance, chose, in order."""
+    """Moves that a navigator, or chance, has chosen, with their probabilities."""
     interventions: int = Field(default=0, ge=0)
     """Verdicts that were acted upon."""
 

@@ -197,9 +197,8 @@ class Oversight:
 
     @property
     def is_navigated(self) -> bool:
-        """A navigator, or chance, chooses plans and checks."""
-        navigates = self.policy.navigator is not None or self.policy.explore > 0
-        return navigates and self.decision.strategy is Strategy.PEVR and self.is_on
+        """A navigator, or chance, chooses when the supervisor is asked."""
+        return self.policy.is_navigated and self.decision.strategy is Strategy.PEVR and self.is_on
 
     @property
     def work(self) -> list[Message]:
@@ -228,7 +227,7 @@ class Oversight:
     def doubt(self) -> str | None:
         """Return why the last step, which has not acted yet, must wait for a plan; None if it need not."""
         if self.is_navigated:
-            return f"a plan was to come before step {self.draft.steps} of {self.executor}" if self.state.get("move") == Move.PLAN else None
+            return f"step {self.draft.steps} of {self.executor} was to wait for a plan" if self.state.get("move") == Move.PLAN else None
         limit = self._plan_below
         is_first = self.state["acted"] == 0 and not any(call["role"] == "plan" for call in self.state["calls"])
         if limit is None or self.state["draft"] is None or not is_first or not self.is_on or not self.has_turns_left:

@@ -134,7 +134,7 @@ class SupervisorSpoke(Value):
 
 
 class Move(StrEnum):
-    """The course of a supervised task after a step of its executor."""
+    """How a supervised task goes on after a step of its executor."""
 
     STEP = "step"
     """The step is carried out; an answer ends the task."""
@@ -162,19 +162,19 @@ EVIDENCE: Final = (
     "has changed something",
     "words of the prompt",
 )
-"""Figures of a state."""
+"""Figures that are known after each step, without a further call."""
 
 
 class Navigated(Value):
-    """A move was chosen for the executor's last step."""
+    """A navigator, or chance, has chosen how to go on after a step of the executor."""
 
     type: Literal["navigated"] = "navigated"
     seen: tuple[FiniteFloat, ...] = Field(min_length=len(EVIDENCE), max_length=len(EVIDENCE))
-    """The evidence that it was chosen by."""
+    """The evidence, in the order of `EVIDENCE`."""
     move: Move
-    """What was chosen."""
+    """How it goes on."""
     probability: Annotated[float, Field(gt=0, le=1)]
-    """How likely it was: 1 where nothing was left to chance."""
+    """Probability that it was chosen; 1 where nothing was left to chance."""
 
 
 class SubtasksPlanned(Value):

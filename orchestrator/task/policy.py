@@ -214,7 +214,7 @@ class Trigger(StrEnum):
 
 
 Cause = Trigger | Literal["interval", "navigator", "act"]
-"""Cause of a check; `act`: a call that may change something, in a step that the evidence speaks against."""
+"""Cause of a check; `navigator`: it chose one; `act`: a call that may change something, in a step that the evidence speaks against."""
 
 
 class Verdict(StrEnum):
@@ -244,9 +244,12 @@ class SupervisionConfig(Value):
     confidence is low. None: every task is planned before the first step.
     """
     navigator: Path | None = None
-    """In `pevr`, file of a navigator, which chooses plans and checks in place of `plan_below`, `interval` and `triggers`."""
+    """In `pevr`, file of a navigator that a sweep has trained: it chooses plans and checks, in place of `plan_below`, `interval` and
+    `triggers`.
+    """
     explore: float = Field(default=0, ge=0, le=1)
-    """In `pevr`, share of the choices of plans and checks that are left to chance, 0 to 1, so that a navigator can be trained on them."""
+    """In `pevr`, share of those choices that is left to chance, 0 to 1, so that a navigator can learn from them; all of them without one.
+    """
     interval: Annotated[PositiveInt | None, BeforeValidator(_none_in_words)] = 8
     """Turns between two scheduled checks (Tv in arXiv 2605.30102); None, in TOML "none": only triggers cause checks."""
     triggers: tuple[Trigger, ...] = ()
@@ -263,6 +266,11 @@ class SupervisionConfig(Value):
     """Most characters of a plan, or of a summary with advice; a longer one is not used."""
     shadow: bool = False
     """Record verdicts and change nothing, to measure how often the supervisor is wrong."""
+
+    @property
+    def is_navigated(self) -> bool:
+        """A navigator, or chance, chooses plans and checks in `pevr`."""
+        return self.navigator is not None or self.explore > 0
 
 
 class Preset(StrEnum):

@@ -1,4 +1,8 @@
-"""Fitted Q iteration (Ernst et al. 2005) of a navigator from the runs of a sweep, with a double estimator (van Hasselt et al. 2016)."""
+"""Training of a navigator on the moves of recorded runs, by fitted Q iteration (Ernst et al. 2005).
+
+The estimator is double (van Hasselt et al. 2016): one net picks the next move, an earlier copy of it tells the worth. Moves that were left
+to chance show what each leads to; as far calls are few and scores noisy, what sets the moves of one state apart is shrunk towards nothing.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy
 
 from ....protocols import ConfigError
-from ...routing.navigator import Layer, NavigatorCard, allowed_moves
+from ...routing.navigator import FARTHEST, NavigatorCard, allowed_moves
 from ...routing.run_records import RunRecord
 from ...task.events import EVIDENCE, Move
 
@@ -15,13 +19,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[numpy.float64]
+    Numbers = NDArray[numpy.int64]
 
 LEAST_RUNS: Final = 100
-HIDDEN: Final = (32, 32)
+CALL_PRICE: Final = 0.1
+"""Share of a perfect score that a far call has to bring: less makes chance look like skill."""
+_HIDDEN: Final = (32, 32)
 _BATCH: Final = 256
 _RATE: Final = 2e-3
-_DECAY: Final = 1e-4
-_FARTHEST: Final = 4.0
+_LEAST_RATE: Final = 1e-5
+_DECAY: Final = 0.1
+_SHRINKAGE: Final = 1.0
+"""Decay of what sets the moves of one state apart."""
+_COPY_EVERY: Final = 200
+_AVERAGED: Final = 0.002
+"""Share of each step in the average over the second half of the training."""
 _LEAST_DEVIATION: Final = 1e-6
 _MOVES: Final = tuple(Move)
 _ASKED: Final = EVIDENCE.index("far calls")
@@ -29,101 +41,84 @@ _ASKED: Final = EVIDENCE.index("far calls")
 
 @dataclass(frozen=True, slots=True)
 class Transitions:
-    """Moves of many runs, with what they led to."""
+    """Moves of many runs, and what they led to."""
 
     seen: "Floats"
-    moves: "NDArray[numpy.int64]"
+    moves: "Numbers"
     reward: "Floats"
-    """The score, where the run ended, less the price of the far calls until the next move."""
+    """The score where the run ended, less the price of the far calls before the next move."""
     following: "Floats"
-    """The evidence at the next move; that of the move itself where the run ended."""
+    """The evidence at the next move."""
     goes_on: "Floats"
-    is_allowed: "NDArray[numpy.bool_]"
-    """Moves that are possible at the next one."""
-    runs: int
+    """1 where there is a next move, else 0."""
+    allowed: "NDArray[numpy.bool_]"
+    """Moves that are possible then."""
 
 
-def transitions_of(records: Iterable[RunRecord], *, call_price: float) -> Transitions:
-    """Return the moves of runs that took any. Raises `ConfigError` for too few of them."""
-    told = [record for record in records if record.moves]
-    if len(told) < LEAST_RUNS:
-        raise ConfigError(f"{len(told)} runs with moves are too few to learn from", hint="sweep with `pevr:explore=1`")
-    rows = [row for record in told for row in _rows(record, call_price)]
-    seen, moves, reward, following, goes_on = zip(*rows, strict=True)
-    allowed = numpy.array([[move in moves_at for move in _MOVES] for moves_at in map(allowed_moves, following)])
-    return Transitions(
-        numpy.array(seen), numpy.array(moves), numpy.array(reward), numpy.array(following), numpy.array(goes_on), allowed, len(told)
-    )
-
-
-Row = tuple[Sequence[float], int, float, Sequence[float], float]
-
-
-def _rows(record: RunRecord, call_price: float) -> list[Row]:
-    asked = [numpy.expm1(move.seen[_ASKED]) for move in record.moves]
-    rows: list[Row] = []
-    for place, move in enumerate(record.moves):
-        is_last = place + 1 == len(record.moves)
-        calls = (record.far_calls if is_last else asked[place + 1]) - asked[place]
-        following = move.seen if is_last else record.moves[place + 1].seen
-        reward = (record.score if is_last else 0.0) - call_price * calls
-        rows.append((move.seen, _MOVES.index(move.move), reward, following, float(not is_last)))
-    return rows
-
-
-def train_navigator(records: Iterable[RunRecord], *, call_price: float, seed: int = 0, steps: int = 12_000) -> NavigatorCard:
-    """Train a navigator. Raises `ConfigError` for too few runs.
+def train_navigator(records: Iterable[RunRecord], *, call_price: float = CALL_PRICE, seed: int = 0, steps: int = 4000) -> NavigatorCard:
+    """Train a navigator. Raises `ConfigError` for fewer than 100 runs with moves.
 
     Args:
         records: runs whose moves were left to chance, all or in part.
         call_price: share of a perfect score that a far call has to bring.
-        seed: for the first weights and the order of the batches.
-        steps: gradient steps.
+        seed: of the first weights and the batches.
+        steps: of gradient descent.
     """
-    data = transitions_of(records, call_price=call_price)
-    centre = data.seen.mean(0)
-    deviation = data.seen.std(0)
+    told = [record for record in records if record.moves]
+    if len(told) < LEAST_RUNS:
+        raise ConfigError(f"{len(told)} runs with moves are too few to learn from", hint=f"sweep {LEAST_RUNS} or more, better 3000")
+    data = _transitions(told, call_price)
+    centre, deviation = data.seen.mean(0), data.seen.std(0)
     scale = numpy.where(deviation > _LEAST_DEVIATION, deviation, 1.0)
-    chance = numpy.random.default_rng(seed)
-    net = _Net(len(EVIDENCE), chance)
-    _fit(net, data, _standard(data.seen, centre, scale), _standard(data.following, centre, scale), chance, steps)
+    seen, following = (((table - centre) / scale).clip(-FARTHEST, FARTHEST) for table in (data.seen, data.following))
+    layers = _fitted(data, seen, following, numpy.random.default_rng(seed), steps)
     return NavigatorCard(
-        centre=tuple(centre),
-        scale=tuple(scale),
-        layers=tuple(Layer(rows=tuple(map(tuple, layer.round(5).tolist()))) for layer in net.layers),
+        centre=tuple(centre.round(5).tolist()),
+        scale=tuple(scale.round(5).tolist()),
+        layers=tuple(tuple(map(tuple, layer.round(4).tolist())) for layer in layers),
         call_price=call_price,
-        runs=data.runs,
+        runs=len(told),
     )
 
 
-def _standard(table: "Floats", centre: "Floats", scale: "Floats") -> "Floats":
-    return numpy.clip((table - centre) / scale, -_FARTHEST, _FARTHEST)
+def _transitions(records: Sequence[RunRecord], call_price: float) -> Transitions:
+    rows = [row for record in records for row in _rows(record, call_price)]
+    seen, moves, reward, following, goes_on = zip(*rows, strict=True)
+    allowed = [[move in possible for move in _MOVES] for possible in map(allowed_moves, following)]
+    return Transitions(*map(numpy.array, (seen, moves, reward, following, goes_on, allowed)))
 
 
-_TARGET_EVERY: Final = 200
+def _rows(record: RunRecord, call_price: float) -> Iterable[tuple[Sequence[float], int, float, Sequence[float], float]]:
+    asked = [round(float(numpy.expm1(move.seen[_ASKED]))) for move in record.moves] + [record.far_calls]
+    for place, move in enumerate(record.moves):
+        goes_on = place + 1 < len(record.moves)
+        reward = (0.0 if goes_on else record.score) - call_price * (asked[place + 1] - asked[place])
+        following = record.moves[place + 1].seen if goes_on else move.seen
+        yield move.seen, _MOVES.index(move.move), reward, following, float(goes_on)
 
 
-def _fit(net: "_Net", data: Transitions, seen: "Floats", following: "Floats", chance: numpy.random.Generator, steps: int) -> None:
-    target = net.copy()
-    averaged = net.copy()
+def _fitted(data: Transitions, seen: "Floats", following: "Floats", chance: numpy.random.Generator, steps: int) -> "list[Floats]":
+    """Return the layers of a net that was fitted to the rewards and to its own earlier copy's worth of what followed."""
+    net = _Net(chance)
+    earlier, averaged = net, net.layers
     for step in range(steps):
-        if step % _TARGET_EVERY == 0:
-            target = net.copy()
+        if step % _COPY_EVERY == 0:
+            earlier = net.copy()
         rows = chance.integers(len(seen), size=_BATCH)
-        best = numpy.where(data.is_allowed[rows], net.worth(following[rows]), -numpy.inf).argmax(1)
-        then = target.worth(following[rows])[numpy.arange(_BATCH), best]
-        wanted = data.reward[rows] + data.goes_on[rows] * numpy.minimum(then, 1.0)
-        net.learn(seen[rows], data.moves[rows], wanted, rate=_RATE * (1 - step / steps) + 1e-5)
-        averaged.approach(net, 0.002 if step > steps / 2 else 1.0)
-    net.layers = averaged.layers
+        best = numpy.where(data.allowed[rows], net.worth(following[rows]), -numpy.inf).argmax(1)
+        then = earlier.worth(following[rows])[numpy.arange(_BATCH), best].clip(max=1)
+        net.learn(seen[rows], data.moves[rows], data.reward[rows] + data.goes_on[rows] * then, max(_RATE * (1 - step / steps), _LEAST_RATE))
+        share = _AVERAGED if step > steps / 2 else 1.0
+        averaged = [mean + share * (layer - mean) for mean, layer in zip(averaged, net.layers, strict=True)]
+    return averaged
 
 
 class _Net:
     """A perceptron that is trained by Adam (Kingma and Ba 2015)."""
 
-    def __init__(self, inputs: int, chance: numpy.random.Generator) -> None:
-        widths = (inputs, *HIDDEN, len(_MOVES))
-        self.layers = [
+    def __init__(self, chance: numpy.random.Generator) -> None:
+        widths = (len(EVIDENCE), *_HIDDEN, len(_MOVES))
+        self.layers: list[Floats] = [
             numpy.column_stack([chance.normal(0, (2 / before) ** 0.5, (after, before)), numpy.zeros(after)])
             for before, after in zip(widths, widths[1:], strict=False)
         ]
@@ -133,37 +128,39 @@ class _Net:
         self._steps = 0
 
     def copy(self) -> "_Net":
+        """Return a net of the same weights, which is not trained."""
         made = object.__new__(_Net)
-        made.layers = [layer.copy() for layer in self.layers]
+        made.layers = list(self.layers)
         return made
 
-    def approach(self, other: "_Net", share: float) -> None:
-        self.layers = [own + share * (theirs - own) for own, theirs in zip(self.layers, other.layers, strict=True)]
-
     def worth(self, seen: "Floats") -> "Floats":
-        return self._forward(seen)[-1]
+        """Return the worth of each move, a row for each state."""
+        return self._values(seen)[-1]
 
-    def _forward(self, seen: "Floats") -> list["Floats"]:
-        values = [seen]
-        for number, layer in enumerate(self.layers):
-            linear = values[-1] @ layer[:, :-1].T + layer[:, -1]
-            values.append(linear if number == len(self.layers) - 1 else numpy.maximum(linear, 0))
-        return values
-
-    def learn(self, seen: "Floats", moves: "NDArray[numpy.int64]", wanted: "Floats", *, rate: float) -> None:
-        """Take one step towards the wanted worth of the moves that were taken."""
-        values = self._forward(seen)
-        rows = numpy.arange(len(moves))
+    def learn(self, seen: "Floats", moves: "Numbers", wanted: "Floats", rate: float) -> None:
+        """Take one step towards the wanted worth of the moves that were made."""
+        values, rows = self._values(seen), numpy.arange(len(moves))
         slope = numpy.zeros_like(values[-1])
-        slope[rows, moves] = numpy.clip(values[-1][rows, moves] - wanted, -1, 1) / len(moves)
-        slopes = []
-        for number in range(len(self.layers) - 1, -1, -1):
-            slopes.append(numpy.column_stack([slope.T @ values[number], slope.sum(0)]))
-            slope = (slope @ self.layers[number][:, :-1]) * (values[number] > 0)
+        slope[rows, moves] = (values[-1][rows, moves] - wanted).clip(-1, 1) / len(moves)
         self._steps += 1
-        for number, gradient in enumerate(reversed(slopes)):
-            self._first[number] += 0.1 * (gradient - self._first[number])
-            self._second[number] += 0.001 * (gradient**2 - self._second[number])
-            first = self._first[number] / (1 - 0.9**self._steps)
-            second = self._second[number] / (1 - 0.999**self._steps)
-            self.layers[number] -= rate * (first / (numpy.sqrt(second) + 1e-8) + _DECAY * self.layers[number])
+        for number in reversed(range(len(self.layers))):
+            gradient = numpy.column_stack([slope.T @ values[number], slope.sum(0)])
+            slope = (slope @ self.layers[number][:, :-1]) * (values[number] > 0)
+            self._descend(number, gradient, rate)
+        last = self.layers[-1]
+        self.layers[-1] = last - rate * _SHRINKAGE * (last - last.mean(0))
+
+    def _values(self, seen: "Floats") -> "list[Floats]":
+        values = [seen]
+        for layer in self.layers[:-1]:
+            values.append((values[-1] @ layer[:, :-1].T + layer[:, -1]).clip(0))
+        last = self.layers[-1]
+        return [*values, values[-1] @ last[:, :-1].T + last[:, -1]]
+
+    def _descend(self, number: int, gradient: "Floats", rate: float) -> None:
+        self._first[number] += 0.1 * (gradient - self._first[number])
+        self._second[number] += 0.001 * (gradient**2 - self._second[number])
+        first = self._first[number] / (1 - 0.9**self._steps)
+        second = self._second[number] / (1 - 0.999**self._steps)
+        layer = self.layers[number]
+        self.layers[number] = layer - rate * (first / (numpy.sqrt(second) + 1e-8) + _DECAY * layer)
