@@ -29,7 +29,7 @@ _LARGEST_FILE: Final = 1_000_000
 _ASKING: Final = 0.15
 """Share of the choices left to chance that falls on each move which asks the far side."""
 _ASKING_AGAIN: Final = 0.04
-"""That share once the far side was asked."""
+"""Its share once the far side was asked."""
 _PLANNED, _ASKED, _CHANGED = (EVIDENCE.index(name) for name in ("has a plan", "far calls", "has changed something"))
 _UNTRAINED: Final = "`nearfar sweep --run pevr:explore=1` trains one"
 

@@ -1,13 +1,10 @@
 """The nodes of a supervisor, which plans before the work and verifies during it: the control flow of PEVR and EVA (arXiv 2605.30102)."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from pydantic import JsonValue
 
 from ...protocols import (
     ContextOverflow,
@@ -17,7 +14,6 @@ from ...protocols import (
     Side,
     StepReply,
     StepRequest,
-    ToolCall,
     ToolChoice,
     ToolResult,
 )
@@ -43,6 +39,7 @@ from .prompts import (
     verify_progress_request,
 )
 from .state import TaskState, as_json, chosen_by_plan, label_of, opening, step_request, value_of
+from .tool_calls import canonical
 from .turn import AgentTurn, after_calls, after_step, asked_with_less, is_accepted
 
 if TYPE_CHECKING:
@@ -127,24 +124,6 @@ _FIRES: Mapping[Trigger, Callable[[SupervisionConfig, Evidence], bool]] = {
     Trigger.HALF_SPENT: _is_half_spent,
     Trigger.ANSWER: _has_answered,
 }
-
-
-def canonical(call: ToolCall) -> str:
-    """Return a call as text such that equal calls are equal text: keys sorted, white space single, 2.0 the same as 2."""
-    return f"{call.name} {json.dumps(_canonical(call.arguments), sort_keys=True)}"
-
-
-def _canonical(value: JsonValue) -> JsonValue:
-    match value:
-        case dict():
-            return {key: _canonical(item) for key, item in value.items()}
-        case list():
-            return [_canonical(item) for item in value]
-        case str():
-            return " ".join(value.split())
-        case float() if value.is_integer():
-            return int(value)
-    return value
 
 
 def _results(messages: Sequence[Message]) -> list[ToolResult]:

@@ -1,5 +1,6 @@
 """The tool calls of one message: check them, ask for approval, run them side by side, and label their results."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import anyio
+from pydantic import JsonValue
 
 from ...protocols import ApprovalRequest, NearfarError, PrivacyViolation, ToolCall, ToolResult
 from ...protocols.items import Tier
@@ -377,3 +379,21 @@ def record_outcomes(agent: str, calls: ToolCalls, told: list[ToolOutcome] | None
         outcomes += [planned.outcome(agent) for planned in calls.planned]
         if told is not None:
             told.extend(outcomes)
+
+
+def canonical(call: ToolCall) -> str:
+    """Return a call as text such that equal calls are equal text: keys sorted, white space single, 2.0 the same as 2."""
+    return f"{call.name} {json.dumps(_canonical(call.arguments), sort_keys=True)}"
+
+
+def _canonical(value: JsonValue) -> JsonValue:
+    match value:
+        case dict():
+            return {key: _canonical(item) for key, item in value.items()}
+        case list():
+            return [_canonical(item) for item in value]
+        case str():
+            return " ".join(value.split())
+        case float() if value.is_integer():
+            return int(value)
+    return value
