@@ -37,7 +37,7 @@ from nearfar.device.llama import LlamaAgent
 from nearfar.device.llama.devices import CPU_ONLY
 from nearfar.device.llama.model import LlamaAdapters, LlamaContext, LlamaModel, start_backend
 from nearfar.orchestrator.lab.statistics import percentile_interval
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from nearfar.protocols import Message, StepRequest, complete
 
 ROOT = Path(__file__).parent.parent

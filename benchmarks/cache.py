@@ -40,7 +40,7 @@ from nearfar.orchestrator.cache.guards import objection
 from nearfar.orchestrator.cache.thresholds import Interval, QuestionPair, calibrate_threshold, judge_pairs
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.orchestrator.task.task import TaskScope
-from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
+from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Side, StepReply, StepRequest, Usage
 from nearfar.protocols.steps import Sensitivity
 

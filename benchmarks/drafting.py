@@ -25,7 +25,7 @@ from nearfar.device.worker.draft_payoff import Eager, Payoff
 from nearfar.device.worker.protocol import StepEventKind
 from nearfar.device.worker.scheduler import Scheduler, StepEvent
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from nearfar.protocols import Message, StepRequest, ToolCall
 
 # In place of the script's own folder, in which onnx.py would be taken for the library of that name.

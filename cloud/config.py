@@ -4,31 +4,28 @@ import re
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..protocols import ConfigError, Effort, Limits, Prices
 from ..protocols.address import is_this_machine
+from ..protocols.attachments import Value
 from ..protocols.limits import most_calls_upstream
 from ..protocols.secrets import StoredKey
-from .anthropic import AnthropicDialect
 from .dialect import Dialect, openai_traits, reads_images
-from .gemini import GeminiDialect
-from .openai import OpenAIDialect
 from .prices import price_at, price_of
-from .responses import ResponsesDialect
 
 if TYPE_CHECKING:
+    from .anthropic import AnthropicDialect
+    from .gemini import GeminiDialect
     from .provider import ProviderAgent
 
 _ENDPOINT = re.compile(r"/(?:chat/completions|completions|responses|messages|models/[^/]+:\w+)/?$")
 """Endpoint paths that the dialects append to the root themselves."""
 
 
-class A2aAgentConfig(BaseModel):
+class A2aAgentConfig(Value):
     """A `[far]` section of an agent that is reached by the A2A protocol: it takes whole tasks, and answers in text."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     provider: Literal["a2a"]
     """`a2a`: an agent of the A2A protocol 1.0."""
@@ -67,10 +64,8 @@ class A2aAgentConfig(BaseModel):
         return (urlsplit(self.url).hostname or "").lower()
 
 
-class ProviderConfig(BaseModel):
+class ProviderConfig(Value):
     """One model at one provider, as in a configuration file. It names a key's variable, never the key."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # a key may stand in the wrong place
 
     provider: Literal["openai", "anthropic", "gemini"]
     """The API's dialect; "openai" also means every compatible server."""
@@ -248,6 +243,8 @@ def usual_key(provider: Literal["openai", "anthropic", "gemini"]) -> StoredKey:
 def _dialect(config: ProviderConfig) -> Dialect:
     match config.provider:
         case "openai" if config.speaks_responses:
+            from .responses import ResponsesDialect
+
             return ResponsesDialect(
                 tools=config.tools,
                 json_schema=config.json_schema is not None,
@@ -258,6 +255,8 @@ def _dialect(config: ProviderConfig) -> Dialect:
                 effort=config.effort,
             )
         case "openai":
+            from .openai import OpenAIDialect
+
             return OpenAIDialect(
                 hosted=config.base_url is None,
                 tools=config.tools,
@@ -270,8 +269,7 @@ def _dialect(config: ProviderConfig) -> Dialect:
                 reasoning=config.reasoning,
                 effort=config.effort,
             )
-    dialect = AnthropicDialect if config.provider == "anthropic" else GeminiDialect
-    return dialect(
+    return _other_dialect(config.provider)(
         tools=config.tools,
         json_schema=config.json_schema is not None,
         images=config.reads_images,
@@ -279,3 +277,13 @@ def _dialect(config: ProviderConfig) -> Dialect:
         temperature=config.temperature,
         effort=config.effort,
     )
+
+
+def _other_dialect(provider: str) -> "type[AnthropicDialect | GeminiDialect]":
+    if provider == "anthropic":
+        from .anthropic import AnthropicDialect
+
+        return AnthropicDialect
+    from .gemini import GeminiDialect
+
+    return GeminiDialect

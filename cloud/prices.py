@@ -13,9 +13,10 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from ..protocols import ConfigError, Prices
+from ..protocols.attachments import Value
 
 
 class PriceLine(Prices):
@@ -44,16 +45,12 @@ class PriceLine(Prices):
         return self.until is None or day <= self.until
 
 
-class _Reference(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _Reference(Value):
     provider: str
     model: str
 
 
-class _Shipped(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _Shipped(Value):
     reference: _Reference
     """The real model whose price the demo uses for the cost of its far tokens."""
     hosts: dict[str, str]
@@ -61,10 +58,8 @@ class _Shipped(BaseModel):
     price: tuple[PriceLine, ...] = Field(min_length=1)
 
 
-class ImportedTable(BaseModel):
+class ImportedTable(Value):
     """Prices that the user has imported; they take precedence over the shipped ones."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     imported: date
     price: tuple[PriceLine, ...]

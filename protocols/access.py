@@ -1,13 +1,33 @@
-"""Access control of a server: each call is admitted by the scope of its token, and ended when the token expires or is revoked."""
+"""Access control of a server: each call is admitted by the scope of its token, and ended when the token expires or is revoked.
+
+Each caller has limits: wrong tokens by address, and the calls and memory in use at once.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import ipaddress
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 import anyio
 
-from .errors import NearfarError, PermissionDenied, Unauthenticated
+from .errors import NearfarError, PermissionDenied, RateLimited, Unauthenticated
+from .limits import (
+    ADDRESSES,
+    FAILURES_KEPT_SECONDS,
+    FREE_FAILURES,
+    LONGEST_WAIT_SECONDS,
+    READS_OF_A_CALLER,
+    REQUEST_BYTES_OF_A_CALLER,
+)
 from .security import IDENTITY, OWNER_HINT, Authenticator, Identity, system_time
 from .tokens import Credentials, Scope, Tokens, credentials_of
 
@@ -148,3 +168,153 @@ class _Call:
         if self.error is None:
             self.error = error
             self.limit.reschedule(0)
+
+
+logger = logging.getLogger(__name__)
+
+_RETRY_AFTER: Final = 1.0
+_HOMES_BITS = 64
+"""Length of the IPv6 prefix that identifies a home; the rest of the address is free for its owner to choose."""
+_MOST_DOUBLINGS = 30
+
+_Key = TypeVar("_Key")
+_Entry = TypeVar("_Entry")
+
+
+@dataclass(slots=True)
+class _Failures:
+    count: int
+    latest: float
+    """Time of the last failure, by the monotonic clock."""
+
+    @property
+    def wait(self) -> float:
+        """Return the seconds from the last failure to the next attempt that is looked at."""
+        doublings = self.count - FREE_FAILURES
+        return 0.0 if doublings < 0 else min(2.0 ** min(doublings, _MOST_DOUBLINGS), LONGEST_WAIT_SECONDS)
+
+
+class FailedAttempts:
+    """Counts of wrong tokens, by the address that they came from.
+
+    While an address has to wait, only tokens that were right from there before are looked at, so callers who share an address with a
+    guesser are not disturbed. Those tokens can be guessed at full speed, which is why tokens are random.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        """Use `monotonic` for the time: seconds that never run backwards."""
+        self._monotonic = monotonic
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+        self._right: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+        """Digests of tokens that were right, with their address."""
+
+    def identify(self, address: str, token: str, identify: Callable[[], Identity]) -> Identity:
+        """Return the identity of the caller at an address that shows this token, as `identify` finds it. Raise what it raises, and
+        `RateLimited` if the address has to wait."""
+        self.check(address, token)
+        try:
+            identity = identify()
+        except Unauthenticated:
+            if self.failed(address) == FREE_FAILURES:
+                logger.warning("%d wrong tokens came from %s, which has to wait from now on", FREE_FAILURES, address)
+            raise
+        self.succeeded(address, token)
+        return identity
+
+    def check(self, address: str, token: str) -> None:
+        """Raise `RateLimited` if this address has to wait before another token is looked at."""
+        failures = self._failures.get(address)
+        if failures is None:
+            return
+        now = self._monotonic()
+        if now - failures.latest >= FAILURES_KEPT_SECONDS:
+            del self._failures[address]
+        elif (left := failures.latest + failures.wait - now) > 0 and (address, _digest(token)) not in self._right:
+            hint = f"check the token, and try again in {math.ceil(left)} s"
+            raise RateLimited("too many wrong tokens came from this address", hint=hint, retry_after=left)
+
+    def failed(self, address: str) -> int:
+        """Count a wrong token. Return the number of wrong tokens from this address."""
+        failures = self._failures.pop(address, None)
+        count = 1 if failures is None else failures.count + 1
+        _keep(self._failures, address, _Failures(count, self._monotonic()))
+        return count
+
+    def succeeded(self, address: str, token: str) -> None:
+        """Remember that a token was right. The address still has to wait with other tokens: a caller with a token may guess another
+        one's."""
+        _keep(self._right, (address, _digest(token)), None)
+
+
+@lru_cache(maxsize=ADDRESSES)
+def home_of(peer: str) -> str | None:
+    """Return the part of gRPC's peer name that its owner cannot change at will, or None for a socket of this machine.
+
+    This is an IPv4 address, or the first half of an IPv6 address: a home gets a whole block and may use any address in it.
+    """
+    kind, _, rest = unquote(peer).partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return None
+    host = rest.rpartition(":")[0].strip("[]").partition("%")[0]
+    address = ipaddress.ip_address(host)
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            return str(ipaddress.ip_network((address, _HOMES_BITS), strict=False))
+        address = address.ipv4_mapped
+    return str(address)
+
+
+def _keep(entries: "OrderedDict[_Key, _Entry]", key: _Key, entry: _Entry) -> None:
+    """Put an entry last, and forget the first where there are too many."""
+    entries[key] = entry
+    entries.move_to_end(key)
+    while len(entries) > ADDRESSES:
+        entries.popitem(last=False)
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode()).digest()
+
+
+class Share:
+    """The calls and memory that one caller uses now."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.reading = asyncio.Semaphore(READS_OF_A_CALLER)
+        self._bytes = 0
+
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Count `size` bytes of a request as held. Raise `RateLimited` if the caller's requests take too much memory."""
+        if self._bytes + size > REQUEST_BYTES_OF_A_CALLER:
+            message = f"this caller's requests take more than {REQUEST_BYTES_OF_A_CALLER} bytes"
+            raise RateLimited(message, hint="wait for some of them", retry_after=_RETRY_AFTER)
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
+
+
+class CallerShares:
+    """The shares of all callers of a server, as long as they have calls open."""
+
+    def __init__(self) -> None:
+        self._shares: dict[tuple[str, str], Share] = {}
+
+    @contextmanager
+    def call(self, key: tuple[str, str], most: int) -> Iterator[Share]:
+        """Count a call of the caller known by `key` while it is open. Raise `RateLimited` if `most` of them are open already."""
+        share = self._shares.get(key)
+        if share is None:
+            share = self._shares[key] = Share()
+        if share.calls >= most:
+            raise RateLimited(f"{most} calls of this caller are open", hint="close some of them", retry_after=_RETRY_AFTER)
+        share.calls += 1
+        try:
+            yield share
+        finally:
+            share.calls -= 1
+            if not share.calls:
+                self._shares.pop(key, None)

@@ -18,9 +18,8 @@ from .channel import ClientTls, open_channel, pinned_tls
 from .device_state import DeviceState, DeviceStateSource
 from .diagnosis import explained
 from .errors import Cancelled, ConfigError, InvalidOutput, NearfarError, NotFound, Unavailable, Unsupported, UserError
-from .heartbeat import Heartbeat, Pulse
 from .hub_session import Registration, device_state_to_proto, failure_to_proto, registration_to_proto
-from .limits import MAX_MESSAGE_BYTES
+from .limits import MAX_MESSAGE_BYTES, Heartbeat, Pulse
 from .propagation import continued_trace
 from .security import bearer_metadata
 from .status import from_rpc_error

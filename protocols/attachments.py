@@ -11,11 +11,17 @@ from struct import error as StructError
 from struct import unpack
 from typing import Annotated, Final, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
 from .errors import InvalidRequest, Unsupported
 from .limits import ATTACHMENT_BYTES
-from .value import Value
+
+
+class Value(BaseModel):
+    """Base of all contract types: immutable, closed to unknown fields, and silent about its content in validation errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
+
 
 MediaType = Literal["image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"]
 MEDIA_TYPES: Final[tuple[MediaType, ...]] = get_args(MediaType)

@@ -14,8 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection
 
-from .access import Access, Behaviour, Context
-from .callers import CallerShares, FailedAttempts, Share, home_of
+from .access import Access, Behaviour, CallerShares, Context, FailedAttempts, Share, home_of
 from .errors import DeadlineExceeded, InternalError, InvalidRequest, NearfarError, Unsupported
 from .limits import (
     CALLS_OF_A_CALLER,

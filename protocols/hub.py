@@ -15,9 +15,8 @@ from .agent import Agent, AgentCard, Side
 from .channel import ServerTls
 from .device_state import DeviceState, PowerSource
 from .errors import ConfigError, InvalidRequest, NearfarError, NotFound, StepLost, Unauthenticated, Unavailable
-from .heartbeat import Heartbeat
 from .hub_session import AttachedStep, Registration, WorkerSession, device_state_to_proto, registration_from_proto
-from .limits import REGISTRATION_SECONDS
+from .limits import REGISTRATION_SECONDS, Heartbeat
 from .security import IDENTITY
 from .server import listening
 from .steps import StepEvent, StepRequest

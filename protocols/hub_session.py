@@ -29,7 +29,6 @@ from .errors import (
     VersionConflict,
     travelling_class,
 )
-from .heartbeat import Heartbeat, Pulse
 from .limits import (
     AGENTS_OF_A_WORKER,
     CALLS_OF_A_MESSAGE,
@@ -46,6 +45,8 @@ from .limits import (
     UNREAD_BYTES,
     UNSENT_BYTES,
     WORKER_NAME_LENGTH,
+    Heartbeat,
+    Pulse,
 )
 from .propagation import traceparent
 from .secrets import inspect

@@ -8,7 +8,7 @@ from uuid import uuid4
 from pydantic import Field, JsonValue, model_validator
 
 from .attachments import ATTACHMENT_MARK, Attachment
-from .value import Value as Value
+from .attachments import Value as Value
 
 JsonSchema = dict[str, Any]
 """A JSON Schema document (draft 2020-12), as a parsed object."""

@@ -4,9 +4,9 @@ Schemas are draft 2020-12. References are resolved inside the document only; not
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from pydantic import JsonValue
 
@@ -114,6 +114,8 @@ def check_schema(schema: JsonSchema, what: str) -> None:
 
 @lru_cache(maxsize=256)  # an agent sends the same tools with every step, and the check takes about a millisecond each
 def _schema_problem(schema_json: str) -> str | None:
+    if _plain(schema_json) is not None:
+        return None
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from referencing import Registry
@@ -160,6 +162,8 @@ def check_arguments(call: ToolCall, tools: Sequence[ToolSpec]) -> None:
 
 def _first_problem(value: JsonValue, schema: JsonSchema, what: str) -> str | None:
     """Return the worst problem of `value`, or None if it is valid."""
+    if _surely_fits(value, schema):
+        return None
     from jsonschema.exceptions import best_match
     from referencing.exceptions import Unresolvable
 
@@ -171,6 +175,80 @@ def _first_problem(value: JsonValue, schema: JsonSchema, what: str) -> str | Non
     except RecursionError:
         raise InvalidRequest(f"{what} refers to itself without end", hint=_SCHEMA_HINT) from None
     return None if error is None else f"at {error.json_path}: {_short(error.message)}"
+
+
+def _surely_fits(value: JsonValue, schema: JsonSchema) -> bool:
+    try:
+        plain = _plain(json.dumps(schema))
+        return plain is not None and _fits(plain, value)
+    except RecursionError:
+        return False
+
+
+@lru_cache(maxsize=256)
+def _plain(schema_json: str) -> JsonSchema | None:
+    """Return a schema that has only keywords that `_fits` knows, as most tools have; None: jsonschema has to be asked, which loads in 50 ms
+    and takes 0.1 ms for a call."""
+    schema = json.loads(schema_json)
+    return schema if _is_plain(schema) else None
+
+
+def _is_plain(schema: object) -> bool:
+    return isinstance(schema, dict) and all(name in _PLAIN and _PLAIN[name](part) for name, part in schema.items())
+
+
+def _are_texts(part: object) -> bool:
+    return isinstance(part, list) and all(isinstance(one, str) for one in part) and len(set(part)) == len(part)
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, str)
+
+
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
+_PLAIN: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "type": lambda part: isinstance(part, str) and part in _KINDS,
+    "properties": lambda part: isinstance(part, dict) and all(map(_is_plain, part.values())),
+    "required": _are_texts,
+    "additionalProperties": lambda part: isinstance(part, bool) or _is_plain(part),
+    "items": lambda part: _is_plain(part),
+    "anyOf": lambda part: isinstance(part, list) and bool(part) and all(map(_is_plain, part)),
+    "enum": _are_texts,
+    "title": _is_text,
+    "description": _is_text,
+    "format": _is_text,
+    "default": lambda _part: True,
+}
+"""By keyword of a plain schema: whether the part behind it is as it has to be."""
+
+
+def _fits(schema: JsonSchema, value: JsonValue) -> bool:
+    """Return True for a value that surely fits a plain schema. One that does not may fit all the same, such as 1.0 for an integer."""
+    if "type" in schema and type(value) not in _KINDS[schema["type"]]:
+        return False
+    if "enum" in schema and not (isinstance(value, str) and value in schema["enum"]):
+        return False
+    if "anyOf" in schema and not any(_fits(option, value) for option in schema["anyOf"]):
+        return False
+    if isinstance(value, list):
+        return "items" not in schema or all(_fits(schema["items"], part) for part in value)
+    return not isinstance(value, dict) or _members_fit(schema, value)
+
+
+def _members_fit(schema: JsonSchema, value: Mapping[str, JsonValue]) -> bool:
+    declared, rest = schema.get("properties", {}), schema.get("additionalProperties", True)
+    parts = [(declared.get(name, rest), part) for name, part in value.items()]
+    return all(name in value for name in schema.get("required", ())) and all(
+        inner if isinstance(inner, bool) else _fits(inner, part) for inner, part in parts
+    )
 
 
 @lru_cache(maxsize=256)  # a tool is called many times, and making its validator takes longer than a check

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.compose.agents import NearConfig as NearConfig
     from nearfar.orchestrator.compose.config import Config as Config
     from nearfar.orchestrator.compose.config import load_config as load_config
-    from nearfar.orchestrator.compose.http import CallerConfig as CallerConfig
-    from nearfar.orchestrator.compose.http import ServeConfig as ServeConfig
     from nearfar.orchestrator.compose.hub import AttachedConfig as AttachedConfig
+    from nearfar.orchestrator.compose.hub import CallerConfig as CallerConfig
     from nearfar.orchestrator.compose.hub import HubConfig as HubConfig
+    from nearfar.orchestrator.compose.hub import ServeConfig as ServeConfig
     from nearfar.orchestrator.compose.hub import WorkerConfig as WorkerConfig
     from nearfar.orchestrator.compose.policy_file import PolicyFile as PolicyFile
     from nearfar.orchestrator.hybrid.arguments import HybridArguments as HybridArguments
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.hybrid.metrics import Metrics as Metrics
     from nearfar.orchestrator.hybrid.records import Records as Records
     from nearfar.orchestrator.hybrid.session import Session as Session
-    from nearfar.orchestrator.lab.worlds.world import Grade as Grade
-    from nearfar.orchestrator.lab.worlds.world import WorldTask as WorldTask
-    from nearfar.orchestrator.langchain.chat_model import ChatNearfar as ChatNearfar
-    from nearfar.orchestrator.mcp.config import McpServerConfig as McpServerConfig
-    from nearfar.orchestrator.mcp.config import McpToolConfig as McpToolConfig
-    from nearfar.orchestrator.mcp.pins import PinnedTool as PinnedTool
-    from nearfar.orchestrator.mcp.review import McpToolOffer as McpToolOffer
-    from nearfar.orchestrator.mcp.review import review_mcp_server as review_mcp_server
+    from nearfar.orchestrator.lab.worlds import Grade as Grade
+    from nearfar.orchestrator.lab.worlds import WorldTask as WorldTask
+    from nearfar.orchestrator.langchain import ChatNearfar as ChatNearfar
+    from nearfar.orchestrator.mcp import McpServerConfig as McpServerConfig
+    from nearfar.orchestrator.mcp import McpToolConfig as McpToolConfig
+    from nearfar.orchestrator.mcp import PinnedTool as PinnedTool
+    from nearfar.orchestrator.mcp.tools import McpToolOffer as McpToolOffer
+    from nearfar.orchestrator.mcp.tools import review_mcp_server as review_mcp_server
     from nearfar.orchestrator.memory.changes import Conflict as Conflict
     from nearfar.orchestrator.memory.changes import LostValue as LostValue
     from nearfar.orchestrator.memory.changes import MemoryChange as MemoryChange
@@ -72,8 +72,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.runs.store import RunStore as RunStore
     from nearfar.orchestrator.runs.tool_calls import effect_key as effect_key
     from nearfar.orchestrator.runs.tool_calls import effect_transaction as effect_transaction
-    from nearfar.orchestrator.safety.detection.detector import Detector as Detector
-    from nearfar.orchestrator.safety.detection.detector import PrivateFinding as PrivateFinding
+    from nearfar.orchestrator.safety.detection import Detector as Detector
+    from nearfar.orchestrator.safety.detection import PrivateFinding as PrivateFinding
     from nearfar.orchestrator.safety.privacy_records import PrivacyRecords as PrivacyRecords
     from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
     from nearfar.orchestrator.strategies.graphs import TaskNodes as TaskNodes
@@ -260,13 +260,13 @@ if TYPE_CHECKING:
     from nearfar.protocols.fakes import ReplayAgent as ReplayAgent
     from nearfar.protocols.fakes import ScriptedAgent as ScriptedAgent
     from nearfar.protocols.fakes import record as record
-    from nearfar.protocols.heartbeat import Heartbeat as Heartbeat
     from nearfar.protocols.hub import Hub as Hub
     from nearfar.protocols.hub import WorkerTerms as WorkerTerms
     from nearfar.protocols.hub import serve_hub as serve_hub
     from nearfar.protocols.items import ItemAddress as ItemAddress
     from nearfar.protocols.items import Source as Source
     from nearfar.protocols.items import Tier as Tier
+    from nearfar.protocols.limits import Heartbeat as Heartbeat
     from nearfar.protocols.server import Server as Server
     from nearfar.protocols.server import serve as serve
     from nearfar.protocols.step_log import Retention as Retention
@@ -312,19 +312,17 @@ _NAMES = {
     "orchestrator.cache.answers": "AnswerCache",
     "orchestrator.compose.agents": "FarConfig GatewayConfig LocalFarConfig NearConfig",
     "orchestrator.compose.config": "Config load_config",
-    "orchestrator.compose.http": "CallerConfig ServeConfig",
-    "orchestrator.compose.hub": "AttachedConfig HubConfig WorkerConfig",
+    "orchestrator.compose.hub": "AttachedConfig CallerConfig HubConfig ServeConfig WorkerConfig",
     "orchestrator.compose.policy_file": "PolicyFile",
     "orchestrator.hybrid.arguments": "HybridArguments ResumeOptions TaskOptions TurnOptions",
     "orchestrator.hybrid.hybrid": "Hybrid",
     "orchestrator.hybrid.metrics": "Metrics",
     "orchestrator.hybrid.records": "Records",
     "orchestrator.hybrid.session": "Session",
-    "orchestrator.lab.worlds.world": "Grade WorldTask",
-    "orchestrator.langchain.chat_model": "ChatNearfar",
-    "orchestrator.mcp.config": "McpServerConfig McpToolConfig",
-    "orchestrator.mcp.pins": "PinnedTool",
-    "orchestrator.mcp.review": "McpToolOffer review_mcp_server",
+    "orchestrator.lab.worlds": "Grade WorldTask",
+    "orchestrator.langchain": "ChatNearfar",
+    "orchestrator.mcp": "McpServerConfig McpToolConfig PinnedTool",
+    "orchestrator.mcp.tools": "McpToolOffer review_mcp_server",
     "orchestrator.memory.changes": "Conflict LostValue MemoryChange",
     "orchestrator.memory.in_tasks": "TaskMemory memory_tools",
     "orchestrator.memory.operation": "Principal",
@@ -341,7 +339,7 @@ _NAMES = {
     "orchestrator.runs.run": "Run RunState",
     "orchestrator.runs.store": "RunStore",
     "orchestrator.runs.tool_calls": "effect_key effect_transaction",
-    "orchestrator.safety.detection.detector": "Detector PrivateFinding",
+    "orchestrator.safety.detection": "Detector PrivateFinding",
     "orchestrator.safety.privacy_records": "PrivacyRecords",
     "orchestrator.strategies.calls": "TaskGraph",
     "orchestrator.strategies.graphs": "TaskNodes after_judge",
@@ -366,8 +364,8 @@ _NAMES = {
     "orchestrator.task.results": "Attempt Call Energy Result RoleWork SideUsage Speculation ToolOutcome",
     "orchestrator.task.roles": "Role",
     "orchestrator.task.routing_policy": (
-        "AmountsConfig BreakerConfig EvidenceConfig FallbackConfig FallbackTrigger HedgeConfig IdleTimeouts LimitsConfig "
-        "ObjectiveConfig RouterConfig StickinessConfig"
+        "AmountsConfig BreakerConfig EvidenceConfig FallbackConfig FallbackTrigger HedgeConfig IdleTimeouts LimitsConfig ObjectiveConfig "
+        "RouterConfig StickinessConfig"
     ),
     "orchestrator.task.rules": "Hours Range Rule Ruling Weekday When",
     "orchestrator.task.sampling": "Sampling",
@@ -389,20 +387,20 @@ _NAMES = {
     "protocols.device_state": "DeviceState DeviceStateSource PowerSource SimulatedDevice Thermal",
     "protocols.errors": (
         "AgentError ApprovalNeeded BudgetExceeded Cancelled ConfigError ContentFiltered ContextOverflow DeadlineExceeded "
-        "IdempotencyConflict InternalError InvalidOutput InvalidRequest LedgerConflict ModelError ModelNotFound NearfarError "
-        "NoSuchModel NotFound PermissionDenied PrivacyViolation ProviderAuthError QuotaExceeded RateLimited RequestRefused ResumeLost "
-        "RunBusy Stalled StepLost StoreCorrupt StoreError StoreUnavailable SyncRefused Unauthenticated Unavailable Unsupported "
-        "UserError VersionConflict WorkerCrashed"
+        "IdempotencyConflict InternalError InvalidOutput InvalidRequest LedgerConflict ModelError ModelNotFound NearfarError NoSuchModel "
+        "NotFound PermissionDenied PrivacyViolation ProviderAuthError QuotaExceeded RateLimited RequestRefused ResumeLost RunBusy "
+        "Stalled StepLost StoreCorrupt StoreError StoreUnavailable SyncRefused Unauthenticated Unavailable Unsupported UserError "
+        "VersionConflict WorkerCrashed"
     ),
     "protocols.fakes": "RecordedError RecordedOutcome ReplayAgent ScriptedAgent record",
-    "protocols.heartbeat": "Heartbeat",
     "protocols.hub": "Hub WorkerTerms serve_hub",
     "protocols.items": "ItemAddress Source Tier",
+    "protocols.limits": "Heartbeat",
     "protocols.server": "Server serve",
     "protocols.step_log": "Retention",
     "protocols.steps": (
-        "ApprovalRequest Effort EnergySource FinishReason Finished JsonSchema LikelyToken Message Performance ProviderState "
-        "Sensitivity StepEvent StepReply StepRequest TextDelta TokenLogprob ToolCall ToolCalled ToolChoice ToolResult ToolSpec Usage"
+        "ApprovalRequest Effort EnergySource FinishReason Finished JsonSchema LikelyToken Message Performance ProviderState Sensitivity "
+        "StepEvent StepReply StepRequest TextDelta TokenLogprob ToolCall ToolCalled ToolChoice ToolResult ToolSpec Usage"
     ),
     "protocols.token_file": "NewToken add_token load_tokens",
     "protocols.tokens": "ClientCertificate Scope TokenRecord",

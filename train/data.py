@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from nearfar.orchestrator.lab.worlds import Split
 from nearfar.orchestrator.lab.worlds.apps import TEST_MIX as APPS_MIX
-from nearfar.orchestrator.lab.worlds.search import TEST_MIX as SEARCH_MIX
-from nearfar.orchestrator.lab.worlds.world import Split
+from nearfar.orchestrator.lab.worlds.loading import TEST_MIX as SEARCH_MIX
 
 from .episodes import BOS, END, ROLES, TOOL_CALL, Segment
 from .problems import Problem, draw_apps, draw_search

@@ -16,7 +16,7 @@ import numpy
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from nearfar.orchestrator.util.embedding.embedder import EARLY_WIDTH, LOWER_LAYERS, TOKENIZER, UPPER_LAYERS, WIDTH
+from nearfar.orchestrator.util.embedding import EARLY_WIDTH, LOWER_LAYERS, TOKENIZER, UPPER_LAYERS, WIDTH
 from nearfar.protocols import ConfigError
 
 if TYPE_CHECKING:

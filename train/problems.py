@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
+from nearfar.orchestrator.lab.worlds import Split
 from nearfar.orchestrator.lab.worlds.app_functions import DAYS, run_now
 from nearfar.orchestrator.lab.worlds.apps import Assignment, draw_assignment
 from nearfar.orchestrator.lab.worlds.program import Solution
 from nearfar.orchestrator.lab.worlds.questions import RELATIONS, Author, Facts, PassageIndex, SearchQuestion
-from nearfar.orchestrator.lab.worlds.world import Split
 from nearfar.protocols import ToolCall
 
 Outcome = tuple[str, bool]

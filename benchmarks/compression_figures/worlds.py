@@ -5,9 +5,9 @@ from unittest.mock import patch
 
 from nearfar.orchestrator.compose.agents import NearConfig
 from nearfar.orchestrator.hybrid.hybrid import Hybrid
+from nearfar.orchestrator.lab.worlds import World
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
-from nearfar.orchestrator.lab.worlds.world import World
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from nearfar.orchestrator.strategies import turn as fitting
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import CompressionConfig, CompressionUse, Policy

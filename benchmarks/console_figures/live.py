@@ -19,7 +19,7 @@ import psutil
 from benchmarks.console_figures.viewers import Seen
 from nearfar import Hybrid, Records, ScriptedAgent
 from nearfar.orchestrator.compose.config import Config
-from nearfar.orchestrator.compose.http import ServeConfig
+from nearfar.orchestrator.compose.hub import ServeConfig
 from nearfar.orchestrator.console.serving import console_around
 from nearfar.orchestrator.serve.server import serve_hybrid
 from nearfar.orchestrator.task.stores import RunsConfig
@@ -129,8 +129,8 @@ async def _served(hybrid: Hybrid, folder: Path) -> AsyncIterator[_Served]:
     serve = ServeConfig(address="127.0.0.1:0")
     config = Config(runs=RunsConfig(folder=folder / "runs"))
     async with (
-        console_around(hybrid, config, serve) as (logins, around),
-        serve_hybrid(hybrid, serve, tokens={"app": "t" * 32}, around=around) as server,
+        console_around(hybrid, config, serve) as (logins, front),
+        serve_hybrid(hybrid, serve, tokens={"app": "t" * 32}, front=front) as server,
     ):
         host = server.address.removeprefix("http://")
         yield _Served(server.address, logins.enter(logins.link(), host))

@@ -31,11 +31,14 @@ async def _page(address: str, cookie: str, seen: Seen, opened: asyncio.Event) ->
     head = f"GET /console/live/runs HTTP/1.1\r\nhost: {address}\r\ncookie: nearfar_console={cookie}\r\naccept: text/event-stream\r\n\r\n"
     writer.write(head.encode())
     known: set[str] | None = None
-    while line := await reader.readline():
-        if not line.startswith(b"data: "):
+    lines: list[str] = []
+    while data := await reader.readline():
+        if not data.startswith(b"data: "):
             continue
         now = time.monotonic()
-        shown = json.loads(line.removeprefix(b"data: "))["runs"]
+        parts = json.loads(data.removeprefix(b"data: "))["runs"]
+        lines = [line for part in parts for line in ([part] if isinstance(part, str) else lines[slice(*part)])]
+        shown = "\n".join(lines)
         began = set(_BEGAN.findall(shown))
         if known is None:
             seen.first_bytes = seen.first_bytes or len(shown)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from nearfar.protocols import Message, Sensitivity, StepRequest, TextDelta, Unavailable, stream
 from nearfar.protocols.client import RemoteAgent
-from nearfar.protocols.testing.chaos import chaos_proxy
+from nearfar.protocols.testing import chaos_proxy
 
 from .gateways import gateway
 from .upstream import Upstream, upstream

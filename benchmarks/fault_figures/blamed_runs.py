@@ -14,7 +14,7 @@ from typing import Final
 
 from nearfar import Tool, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.lab.worlds.world import names
+from nearfar.orchestrator.lab.worlds import names
 from nearfar.orchestrator.strategies.prompts import (
     AGGREGATE_FINDINGS,
     CONTINUE,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from nearfar.orchestrator.safety.detection.detector import Detectors, PrivateFinding
+from nearfar.orchestrator.safety.detection import Detectors, PrivateFinding
 from nearfar.orchestrator.safety.detection.standard import STRUCTURED, StandardDetectors, standard_detectors
 
 _FILE: Final = "pii/presidio_synth_v2_first700.json.gz"

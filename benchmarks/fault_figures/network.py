@@ -15,7 +15,7 @@ from nearfar.orchestrator.compose.agents import GatewayConfig, NearConfig, open_
 from nearfar.orchestrator.task.events import AgentText
 from nearfar.protocols import Agent, Message, ScriptedAgent, Sensitivity, Side, StepRequest, TextDelta, stream
 from nearfar.protocols.client import RemoteAgent
-from nearfar.protocols.testing.chaos import ChaosProxy, chaos_proxy
+from nearfar.protocols.testing import ChaosProxy, chaos_proxy
 
 from .gateways import Gateway, gateway
 from .upstream import Upstream, upstream, words

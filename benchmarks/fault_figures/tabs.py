@@ -17,8 +17,7 @@ from benchmarks.llama import MODELS, endless
 from nearfar import Hybrid, Policy
 from nearfar.device.store.browser_engine import install_engine, require_engine
 from nearfar.device.store.store import silent
-from nearfar.orchestrator.compose.http import ServeConfig
-from nearfar.orchestrator.compose.hub import read_page_model
+from nearfar.orchestrator.compose.hub import ServeConfig, read_page_model
 from nearfar.protocols import ConfigError, ScriptedAgent, Side
 from nearfar.protocols.hub import Hub, WorkerTerms
 
@@ -88,7 +87,7 @@ async def _figures(engine: Path, *, rounds: int) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _hub_with_page(model: Path, engine: Path) -> AsyncIterator[tuple[Hub, str]]:
-    from nearfar.orchestrator.serve.hub_page import serve_page
+    from nearfar.orchestrator.serve.hub import serve_page
 
     hub = Hub({"phone": _TOKEN}, policies={"phone": WorkerTerms(side=Side.NEAR)})
     lent = read_page_model(str(model), lambda *_: None)

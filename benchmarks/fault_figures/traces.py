@@ -16,8 +16,8 @@ from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.lab.blame import Corrector, Reference, StrongerAgent, blame, same
 from nearfar.orchestrator.lab.blame_replay import RecordedRun
-from nearfar.orchestrator.lab.worlds.search import SearchWorld, exact_match
-from nearfar.orchestrator.lab.worlds.world import WorldTask, names
+from nearfar.orchestrator.lab.worlds import WorldTask, names
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld, exact_match
 from nearfar.orchestrator.task.events import AttemptStarted
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.stores import RunsConfig

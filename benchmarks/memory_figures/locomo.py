@@ -36,7 +36,7 @@ from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.task.tools import Tool
-from nearfar.orchestrator.util.escaping import escape_text
+from nearfar.orchestrator.util.text import escape_text
 from nearfar.protocols import Message
 from nearfar.protocols.items import Tier
 

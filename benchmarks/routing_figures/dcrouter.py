@@ -15,7 +15,7 @@ from nearfar.orchestrator.lab.training.report import Remembered, load_head, pred
 from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.traces import agents_of
 from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of
-from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
+from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 
 from . import data
 

@@ -20,7 +20,7 @@ from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.success import length_gain
 from nearfar.orchestrator.routing.traces import agents_of
 from nearfar.orchestrator.routing.training import Examples, examples_of
-from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
+from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 
 from . import data
 from .transfer import drawn, recorded

@@ -28,7 +28,7 @@ from nearfar.orchestrator.routing.head import Head
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.task import Task
-from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
+from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 from nearfar.protocols import Message, Side
 
 from .prompt_only import mmlu

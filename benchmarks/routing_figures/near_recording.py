@@ -27,8 +27,8 @@ from nearfar.device.worker.generation import Generation, ToolSyntax
 from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.device.worker.protocol import StepEventKind
 from nearfar.device.worker.sampling import Grammars, log_probability
+from nearfar.orchestrator.lab.worlds import World, WorldTask
 from nearfar.orchestrator.lab.worlds.loading import draw_tasks, open_world
-from nearfar.orchestrator.lab.worlds.world import World, WorldTask
 from nearfar.protocols import (
     AgentCard,
     Capabilities,

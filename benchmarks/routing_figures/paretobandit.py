@@ -22,7 +22,7 @@ from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.budget import FarShareController
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.routing.training import examples_of, folds_of
-from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
+from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 
 from .._environments import HOUR, cache_folder, last_line, python_with
 from . import litellm, paretobandit_worker

@@ -25,7 +25,7 @@ from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.success import UNFAMILIAR, length_gain
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, agents_of
 from nearfar.orchestrator.routing.training import examples_of
-from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
+from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 
 from . import data
 

@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from ...protocols import Execution, InternalError, NearfarError
 from ...protocols.errors import BY_REASON
-from ...protocols.heartbeat import Heartbeat, Pulse
+from ...protocols.limits import Heartbeat, Pulse
 from ...protocols.steps import Value
 
 Frame: TypeAlias = dict[str, JsonValue]

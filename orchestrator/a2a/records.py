@@ -1,9 +1,11 @@
-"""Tasks of the protocol as the run store tells them: state, answer, and what was said about them."""
+"""Tasks as A2A clients see them: those that run now, those on record, and the messages that clients have sent about them."""
 
+import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from a2a.types import (
     Artifact,
@@ -13,22 +15,90 @@ from a2a.types import (
     Part,
     Role,
     Task,
+    TaskArtifactUpdateEvent,
     TaskState,
     TaskStatus,
+    TaskStatusUpdateEvent,
 )
 from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE
 from a2a.utils.errors import InvalidParamsError
 from a2a.utils.task import ListTasksCursor, decode_list_tasks_cursor, encode_list_tasks_cursor
-from google.protobuf.json_format import ParseDict
+from google.protobuf.json_format import MessageToJson, Parse, ParseDict
 from google.protobuf.struct_pb2 import Struct
 
-from ...protocols import ApprovalRequest, NotFound
+from ...protocols import ApprovalRequest, NearfarError, NotFound
 from ..runs.ledger import pending_requests
 from ..runs.run import Run, RunFailure, RunState, parse_record
 from ..runs.store import RunStore
+from ..storage.writer import DatabaseSession, Tables
+from ..task.events import AttemptEnded, AttemptStarted, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
 from ..task.results import Result
-from ..util.escaping import spell_out
-from .messages import A2aMessages
+from ..util.text import spell_out
+
+TABLES: Final = Tables(
+    part="a2a",
+    version=1,
+    sql="""
+CREATE TABLE a2a_messages (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, user_name TEXT NOT NULL, context TEXT NOT NULL, message TEXT NOT NULL,
+    content TEXT NOT NULL, UNIQUE (run, message)
+);
+CREATE INDEX a2a_messages_of_context ON a2a_messages (user_name, context);
+""",
+)
+"""`message` is the id that the caller chose, and `context` that of the conversation."""
+
+
+class A2aMessages:
+    """The messages in a store of runs. Calls that are not awaited wait for the database; they may come from any thread.
+
+    Raises `StoreUnavailable` if the database cannot be used now.
+    """
+
+    def __init__(self, runs: RunStore) -> None:
+        runs.database.require(TABLES)
+        self._runs = runs
+
+    def open(self) -> None:
+        """Forget the messages of runs that are forgotten from now on."""
+        self._runs.forgetting.append(self._forget)
+
+    def close(self) -> None:
+        """Stop listening to the store."""
+        self._runs.forgetting.remove(self._forget)
+
+    async def add(self, run: str, user: str, message: Message) -> Message:
+        """Keep a message about a run, and return the one that is kept under its id: an earlier one, if it was sent before."""
+        kept: str = await self._runs.writer.write(partial(self._add, run=run, user=user, message=message))
+        return Parse(kept, Message(), ignore_unknown_fields=True)
+
+    def of(self, run: str) -> Sequence[Message]:
+        """Return the messages about a run, in the order in which they came."""
+        query = "SELECT content FROM a2a_messages WHERE run = ? ORDER BY number"
+        with self._runs.database.reading() as session:
+            found = session.execute(query, (run,)).fetchall()
+        return [Parse(content, Message(), ignore_unknown_fields=True) for (content,) in found]
+
+    def of_context(self, context: str, user: str) -> set[str]:
+        """Return the runs of a user's conversation."""
+        query = "SELECT DISTINCT run FROM a2a_messages WHERE user_name = ? AND context = ?"
+        with self._runs.database.reading() as session:
+            return {run for (run,) in session.execute(query, (user, context)).fetchall()}
+
+    def _add(self, session: DatabaseSession, *, run: str, user: str, message: Message) -> str:
+        values = (run, user, message.context_id, message.message_id, MessageToJson(message, indent=None))
+        insert = "INSERT INTO a2a_messages (run, user_name, context, message, content) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        session.execute(insert, values)
+        query = "SELECT content FROM a2a_messages WHERE run = ? AND message = ?"
+        return str(session.execute(query, (run, message.message_id)).fetchone()[0])
+
+    def _forget(self, runs: Iterable[str]) -> None:
+        self._runs.writer.submit(partial(self._drop, runs=tuple(runs))).result()
+
+    def _drop(self, session: DatabaseSession, *, runs: Sequence[str]) -> None:
+        for run in runs:
+            session.execute("DELETE FROM a2a_messages WHERE run = ?", (run,))
+
 
 PREFIX: Final = "a2a-"
 """Beginning of the ids of runs that were begun here. Callers see no others."""
@@ -156,3 +226,132 @@ def question(run: str, context: str, requests: Iterable[ApprovalRequest]) -> Mes
     """Return the message that asks about tool calls, each with its whole arguments: a call that is cut off cannot be judged."""
     calls = [f"{request.reason}: {request.call.name} {json.dumps(request.call.arguments, ensure_ascii=False)}" for request in requests]
     return said(run, context, "\n".join([*map(spell_out, calls), "Answer yes to run it, or no."]), about="question")
+
+
+Update: TypeAlias = TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+_PIECE: Final = 2_000
+"""Characters of one piece of an answer."""
+
+
+class LiveTask:
+    """A task that this process works on, or that callers listen to.
+
+    Args:
+        task: the task as it is now. It changes with what is published.
+        user: its owner.
+    """
+
+    def __init__(self, task: Task, user: str) -> None:
+        self.task = task
+        self.user = user
+        self.work: asyncio.Task[None] | None = None
+        """Works on it; None: nothing does."""
+        self.error: NearfarError | None = None
+        """Ended the work before there was a run to resume."""
+        self._listeners: set[asyncio.Queue[Update]] = set()
+
+    def snapshot(self) -> Task:
+        """Return a copy of the task as it is now."""
+        copy = Task()
+        copy.CopyFrom(self.task)
+        return copy
+
+    def publish(self, update: Update) -> None:
+        """Change the task, and tell its listeners."""
+        if isinstance(update, TaskStatusUpdateEvent):
+            self.task.status.CopyFrom(update.status)
+        else:
+            self._add(update)
+        for listener in self._listeners:
+            listener.put_nowait(update)
+
+    def tell(self, state: TaskState, about: dict[str, Any] | None = None) -> None:
+        """Publish a state, with metadata `about` what has happened."""
+        status = TaskStatus(state=state, timestamp=datetime.now(UTC))
+        metadata = None if about is None else facts(about)
+        self.publish(TaskStatusUpdateEvent(task_id=self.task.id, context_id=self.task.context_id, status=status, metadata=metadata))
+
+    def settle(self, task: Task) -> None:
+        """Publish the state that is on record."""
+        self.publish(TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status))
+
+    def hear(self, event: TaskEvent) -> None:
+        """Publish what an event of the run tells."""
+        if isinstance(event, TaskFinished):
+            self.give(answer_of(event.result))
+        elif about := _about(event):
+            self.tell(TaskState.TASK_STATE_WORKING, about)
+
+    def give(self, artifact: Artifact) -> None:
+        """Publish an artifact; a long text in pieces."""
+        pieces = list(_pieces(artifact))
+        for place, piece in enumerate(pieces):
+            is_last = place == len(pieces) - 1
+            update = TaskArtifactUpdateEvent(
+                task_id=self.task.id, context_id=self.task.context_id, artifact=piece, append=place > 0, last_chunk=is_last
+            )
+            self.publish(update)
+
+    async def follow(self, ends: Collection[int]) -> AsyncGenerator[Task | Update, None]:
+        """Yield the task as it is, and then its updates, up to the first state among `ends`."""
+        updates: asyncio.Queue[Update] = asyncio.Queue()
+        self._listeners.add(updates)
+        try:
+            now = self.snapshot()
+            state = now.status.state
+            yield now
+            while state not in ends:
+                update = await updates.get()
+                if isinstance(update, TaskStatusUpdateEvent):
+                    state = update.status.state
+                yield update
+        finally:
+            self._listeners.discard(updates)
+
+    def _add(self, update: TaskArtifactUpdateEvent) -> None:
+        known = next((each for each in self.task.artifacts if each.artifact_id == update.artifact.artifact_id), None)
+        if known is None:
+            self.task.artifacts.append(update.artifact)
+        elif update.append:
+            known.parts.extend(update.artifact.parts)
+        else:
+            known.CopyFrom(update.artifact)
+
+
+def _about(event: TaskEvent) -> dict[str, Any] | None:
+    """Return what a caller is told of an event. Texts of drafts are not: another agent may still replace them."""
+    match event:
+        case AttemptStarted():
+            return {"event": event.type, "agent": event.agent, "side": str(event.side), "model": event.model}
+        case AttemptEnded(attempt=attempt):
+            return {
+                "event": event.type,
+                **_chosen(attempt, "agent", "side", "model", "outcome", "reason", "confidence", "seconds", "dollars"),
+            }
+        case CallEnded(call=call):
+            tokens = {"input_tokens": call.usage.input_tokens, "output_tokens": call.usage.output_tokens}
+            return {"event": event.type, **_chosen(call, "role", "agent", "side", "model", "seconds", "dollars"), **tokens}
+        case ToolStarted():
+            return {"event": event.type, "tool": event.call.name, "call": event.call.id}
+        case ToolFinished():
+            return {"event": event.type, "call": event.result.call_id}
+    return None
+
+
+def _chosen(value: object, *names: str) -> dict[str, Any]:
+    """Return fields as JSON has them."""
+    found = {name: getattr(value, name) for name in names}
+    return {name: each if each is None or isinstance(each, (str, float)) else float(each) for name, each in found.items()}
+
+
+def _pieces(artifact: Artifact) -> Iterator[Artifact]:
+    """Yield the artifact whole or, if it is one long text, in pieces of its text."""
+    text = artifact.parts[0].text
+    if len(artifact.parts) != 1 or len(text) <= _PIECE:
+        yield artifact
+        return
+    for begin in range(0, len(text), _PIECE):
+        piece = Artifact()
+        piece.CopyFrom(artifact)
+        piece.parts[0].CopyFrom(Part(text=text[begin : begin + _PIECE], media_type=artifact.parts[0].media_type))
+        yield piece

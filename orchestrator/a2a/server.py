@@ -32,17 +32,15 @@ from ...protocols.channel import server_tls
 from ...protocols.security import IDENTITY, Identity, check_exposure
 from ...protocols.server import listening
 from ...protocols.tokens import Scope, Tokens
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
-from ..serve.callers import Callers
+from ..serve.callers import Callers, OriginCheck
 from ..serve.errors import openai_error, status_of
-from ..serve.origin import OriginCheck
 from ..serve.requests import ClientLeft, Receive, Send, read_body
 from ..serve.requests import Scope as Asgi
 from ..serve.server import serve_app
 from ..serve.sse import encoded
-from .card import REST_PATH, agent_card, interfaces
-from .handler import A2aHandler
+from .handler import REST_PATH, A2aHandler, agent_card, interfaces
 from .tasks import A2aTasks
 
 logger = logging.getLogger(__name__)

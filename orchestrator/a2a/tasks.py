@@ -22,16 +22,14 @@ from google.protobuf.json_format import MessageToDict
 
 from ...protocols import ApprovalNeeded, InternalError, NearfarError, NotFound
 from ...protocols.secrets import log_defect
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.arguments import TaskOptions
 from ..hybrid.hybrid import Hybrid
 from ..runs.ledger import pending_requests
 from ..serve.options import BY_POLICY, read_options, turn_options
 from ..task.events import TaskEvent
 from ..util.runtime import cancel_task, in_thread
-from .live import LiveTask, Update
-from .messages import A2aMessages
-from .records import ENDED, PREFIX, SETTLED, A2aRecords
+from .records import ENDED, PREFIX, SETTLED, A2aMessages, A2aRecords, LiveTask, Update
 
 logger = logging.getLogger(__name__)
 

@@ -16,14 +16,14 @@ from ..routing.answers import agree
 from ..task.stores import LEAST_THRESHOLD, CacheConfig, CategoryRules
 from ..task.task import TaskScope
 from ..util.arguments import require, require_callable, require_methods, wrong_type
-from ..util.embedding.embedder import NAME
+from ..util.embedding import NAME
 from .admission import category_of, exact_key, objection_to_reply, partition_key, question_of
 from .database import CacheDatabase, StoredAnswer, clear, clearings, read_stored, reply_json
 from .guards import objection
 from .thresholds import NOTHING, Outcome, Thresholds, count
 
 if TYPE_CHECKING:
-    from ..util.embedding.embedder import Vector
+    from ..util.embedding import Vector
 
 
 logger = logging.getLogger(__name__)
@@ -291,7 +291,7 @@ class AnswerCache:
         """Return the question's vector. If embeddings are not installed, return None, and find exact hits only from then on."""
         if self._embedder is None:
             try:
-                from ..util.embedding.embedder import MiniLmEmbedder
+                from ..util.embedding import MiniLmEmbedder
 
                 self._embedder = MiniLmEmbedder()
             except ConfigError as error:

@@ -15,8 +15,7 @@ from ..compose.agents import import_price_table, imported_prices_day, known_pric
 from ..compose.config import Config
 from ..task.routing_policy import AmountsConfig, LimitsConfig
 from . import options
-from .printing import Line, Note, right, show, table
-from .running import report_errors
+from .running import Line, Note, report_errors, right, show, table
 
 if TYPE_CHECKING:
     from ..compose.agents import PriceLine

@@ -23,8 +23,7 @@ from ..cache.thresholds import (
 )
 from ..task.stores import CacheConfig
 from . import options
-from .printing import Line, Note, notes, right, show, table
-from .running import report_errors
+from .running import Line, Note, notes, report_errors, right, show, table
 
 if TYPE_CHECKING:
     from ..memory.store import MemoryStore
@@ -67,7 +66,7 @@ def calibrate(
 ) -> None:
     """Find the similarity threshold that holds a false-hit budget, from pairs of questions that people have judged."""
     with report_errors(as_json=as_json):
-        from ..util.embedding.embedder import MiniLmEmbedder
+        from ..util.embedding import MiniLmEmbedder
 
         section = options.read_section(config, "cache", CacheConfig)
         allowed = budget or section.false_hit_budget

@@ -18,8 +18,7 @@ from ..compose.config import Config, holds_secret, named_variables, provider_key
 from ..compose.config_lines import KeyPath, key_lines
 from ..task.policy import PRESETS
 from . import options
-from .printing import Line, Note, count_text, show, table
-from .running import report_errors
+from .running import Line, Note, count_text, report_errors, show, table
 from .selection import chosen_config
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")

@@ -39,8 +39,7 @@ from ..task.stores import LEAST_THRESHOLD, PeerConfig
 from ..util.plugins import KINDS, PLUGIN_NAME, TAKEN, Plugin, find_plugin, find_plugins
 from ..util.runtime import deadly_switches, tracing_switches
 from . import options
-from .printing import output, print_json
-from .running import EXIT_FAILED, execute
+from .running import EXIT_FAILED, execute, output, print_json
 
 if TYPE_CHECKING:
     from ..compose.agents import Accelerator, Cpu, EngineProvider, Hardware, InferenceEngine, Memory

@@ -1,4 +1,4 @@
-"""`nearfar serve http` and `nearfar serve console`: turns for clients of OpenAI and Anthropic, and pages for the owner."""
+"""Serve the configured agents over HTTP, as a console in the browser, and to A2A clients, with traces exported to OpenTelemetry."""
 
 import asyncio
 import gc
@@ -12,31 +12,107 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlsplit
 
 import anyio
 import typer
 
 from ...protocols import ConfigError
+from ...protocols.address import Address
 from ...protocols.limits import ask_for_open_files
 from ...protocols.token_file import follow_tokens, load_tokens
 from ...protocols.tokens import Scope, TokenRecord, hashed
+from ..compose.agents import caller_tokens
 from ..compose.config import Config
 from ..compose.gateway_child import ask_providers_here
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..compose.policy_file import PolicyFile
 from ..task.stores import RunsConfig
+from ..tracing.telemetry import instrument
 from ..util.runtime import in_thread
 from . import options
-from .printing import Line, Note, show
-from .running import execute, load_langgraph
+from .running import Line, Note, execute, load_langgraph, notes, show
 from .selection import chosen_config, open_hybrid
-from .telemetry import exporting
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.trace import TracerProvider
 
+    from ..a2a.server import A2aServer
     from ..console.access import BrowserLogins
     from ..hybrid.hybrid import Hybrid
+    from ..serve.server import Front
+
+_OTLP: Final = "OTEL_EXPORTER_OTLP_"
+_PROTOCOL: Final = "http/protobuf"
+
+
+@asynccontextmanager
+async def exporting(hybrid: "Hybrid") -> AsyncIterator[None]:
+    """Export the spans and metrics of a server's tasks within the block, without texts, by OTLP over HTTP; what is left when it ends, too.
+
+    Nothing is exported where no variable names an endpoint. Raises `ConfigError` for another protocol, and for missing packages.
+    """
+    places = {signal: endpoint for signal in ("TRACES", "METRICS") if (endpoint := _endpoint(signal))}
+    if not places:
+        yield
+        return
+    try:
+        spans = _tracer_provider() if "TRACES" in places else None
+        meters = _meter_provider() if "METRICS" in places else None
+    except ImportError as error:
+        hint = f"pip install 'nearfar[otel]', or unset {_OTLP}ENDPOINT"
+        raise ConfigError("exporting spans needs OpenTelemetry's SDK and exporter", hint=hint) from error
+    async with AsyncExitStack() as stack:
+        if spans is not None:
+            stack.push_async_callback(in_thread, spans.shutdown)
+        if meters is not None:
+            stack.push_async_callback(in_thread, meters.shutdown)
+        instrument(hybrid, tracer_provider=spans, meter_provider=meters)
+        for signal, endpoint in places.items():
+            notes.print(f"{signal.lower()} are exported to {urlsplit(endpoint).hostname}", style="dim")
+        yield
+
+
+def _endpoint(signal: str) -> str:
+    """Return where a signal is exported to; empty: nowhere. Raises `ConfigError` for a protocol that is not spoken here."""
+    is_off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp") != "otlp"
+    endpoint = "" if is_off else _variable(signal, "ENDPOINT")
+    protocol = _variable(signal, "PROTOCOL") or _PROTOCOL
+    if endpoint and protocol != _PROTOCOL:
+        raise ConfigError(f"spans and metrics are not exported by {protocol}", hint=f"{_OTLP}PROTOCOL={_PROTOCOL}, usually at port 4318")
+    return endpoint
+
+
+def _variable(signal: str, name: str) -> str:
+    return os.environ.get(f"{_OTLP}{signal}_{name}") or os.environ.get(f"{_OTLP}{name}", "")
+
+
+def _tracer_provider() -> "TracerProvider":
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    _name_service()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
+
+
+def _meter_provider() -> "MeterProvider":
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    _name_service()
+    return MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], shutdown_on_exit=False)
+
+
+def _name_service() -> None:
+    """Let backends show this program by its name, unless the user has named it."""
+    if "service.name" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        os.environ.setdefault("OTEL_SERVICE_NAME", "nearfar")
+
 
 _CALLER: Final = "local"
 """Name of the caller that the token of a server without a token file is made for."""
@@ -64,13 +140,8 @@ def serve_http(
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
 
     async def work() -> None:
-        if any(find_spec(package) is None for package in _PACKAGES):
-            raise ConfigError("serving HTTP needs starlette and uvicorn", hint="pip install 'nearfar[serve]'")
-        chosen = chosen_config(selection)
-        given = {"address": address or None, "certificate": certificate, "key": key, "tokens": tokens}
-        serve = chosen.serve.model_copy(update={name: value for name, value in given.items() if value is not None})
-        ask_for_open_files()
-        await _serve(selection, serve, drain, as_json=as_json)
+        config = _chosen(selection, address=address, certificate=certificate, key=key, tokens=tokens)
+        await _serve(selection, config, drain, as_json=as_json)
 
     execute(work(), as_json=as_json)
 
@@ -96,23 +167,28 @@ def serve_console(
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
 
     async def work() -> None:
-        if any(find_spec(package) is None for package in _PACKAGES):
-            raise ConfigError("the console needs starlette and uvicorn", hint="pip install 'nearfar[serve]'")
-        chosen = chosen_config(selection)
-        given = {"address": address or None, "certificate": certificate, "key": key}
-        serve = chosen.serve.model_copy(update={name: value for name, value in given.items() if value is not None})
-        ask_for_open_files()
+        chosen = _chosen(selection, address=address, certificate=certificate, key=key)
         chosen = chosen.model_copy(update={"runs": chosen.runs or RunsConfig()})
         overrides = selection.strategy or selection.mode or selection.public
         file = None if overrides else options.config_file(config)
         async with open_hybrid(selection, chosen, policy=None if file is None else PolicyFile(file)) as hybrid:
-            await open_console(hybrid, chosen, serve, drain, as_json=as_json, file=file)
+            await open_console(hybrid, chosen, drain, as_json=as_json, file=file)
 
     execute(work(), as_json=as_json)
 
 
+def _chosen(selection: options.AgentChoice, *, address: str, **given: Path | None) -> Config:
+    """Return the configuration, with what the options say about serving in its place. Raises `ConfigError` without the packages."""
+    if any(find_spec(package) is None for package in _PACKAGES):
+        raise ConfigError("serving HTTP needs starlette and uvicorn", hint="pip install 'nearfar[serve]'")
+    config = chosen_config(selection)
+    update = {name: value for name, value in {"address": address or None, **given}.items() if value is not None}
+    ask_for_open_files()
+    return config.model_copy(update={"serve": config.serve.model_copy(update=update)})
+
+
 async def open_console(
-    hybrid: "Hybrid", config: Config, serve: ServeConfig, seconds: float, *, as_json: bool, file: Path | None = None, opens: bool = False
+    hybrid: "Hybrid", config: Config, seconds: float, *, as_json: bool, file: Path | None = None, opens: bool = False
 ) -> None:
     """Serve the console of a `hybrid` until Ctrl-C or SIGTERM, and print the link to it. `opens`: also open it in a browser."""
     from ..console.serving import console_around
@@ -120,12 +196,12 @@ async def open_console(
     load_langgraph()
     async with (
         AsyncExitStack() as stack,  # outlives the next blocks, the last of which serves until it is stopped
-        console_around(hybrid, config, serve, file) as (logins, around),
-        _served(hybrid, config, serve, seconds, around) as (url, made),
+        console_around(hybrid, config, config.serve, file) as (logins, front),
+        _served(hybrid, config, seconds, front) as (url, made),
     ):
         link = _link(url, logins)
         once = Note("open this link in a browser; it works once, within ten minutes:", "")
-        stop = Note("stop with Ctrl-C" if as_json else "press Enter for another link, stop with Ctrl-C")
+        stop = Note("press Enter for another link, stop with Ctrl-C" if _owns_terminal() and not as_json else "stop with Ctrl-C")
         show({"url": url, "link": link, "token": made or None}, [once, link, stop], as_json=as_json)
         if not as_json:
             stack.enter_context(_at_enter(lambda: show({}, [_link(url, logins)], as_json=False)))
@@ -167,10 +243,9 @@ def _owns_terminal() -> bool:
     return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
 
 
-async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: float, *, as_json: bool) -> None:
+async def _serve(selection: options.AgentChoice, config: Config, seconds: float, *, as_json: bool) -> None:
     load_langgraph()
-    config = chosen_config(selection)
-    async with open_hybrid(selection, config) as hybrid, _served(hybrid, config, serve, seconds) as (url, made):
+    async with open_hybrid(selection, config) as hybrid, _served(hybrid, config, seconds) as (url, made):
         gc.collect()
         gc.freeze()  # what is loaded now lives as long as the server: no collection needs to look at it again
         agents = [handle.name for handle in hybrid.pool]
@@ -178,20 +253,19 @@ async def _serve(selection: options.AgentChoice, serve: ServeConfig, seconds: fl
 
 
 @asynccontextmanager
-async def _served(
-    hybrid: "Hybrid", config: Config, serve: ServeConfig, seconds: float, around: Callable[["ASGIApp"], "ASGIApp"] = lambda app: app
-) -> AsyncIterator[tuple[str, str]]:
+async def _served(hybrid: "Hybrid", config: Config, seconds: float, front: "Front | None" = None) -> AsyncIterator[tuple[str, str]]:
     """Serve a `hybrid`; yield the URL and the token that was made, if none is configured; then serve on until Ctrl-C or SIGTERM."""
-    from ..serve.server import serve_hybrid
+    from ..serve.server import Front, serve_hybrid
     from .serve import drain, log_to_stderr, until_stopped
 
+    serve = config.serve
     log_to_stderr()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     made = "" if serve.tokens is not None else secrets.token_hex(32)
     records = load_tokens(serve.tokens) if serve.tokens is not None else (_record(made),)
     async with (
         exporting(hybrid),
-        serve_hybrid(hybrid, serve, tokens=records, drain=seconds, around=around) as server,
+        serve_hybrid(hybrid, serve, tokens=records, drain=seconds, front=front or Front()) as server,
         anyio.create_task_group() as tasks,
     ):
         ask_providers_here(hybrid.pool, {"far": config.far, **config.other_far})
@@ -215,3 +289,72 @@ def _lines(url: str, agents: list[str], token: str) -> Iterator[Line]:
     yield f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={shown}"
     yield f"export ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={shown}"
     yield Note("stop with Ctrl-C")
+
+
+_MISSING: Final = "serving A2A needs the Python package a2a-sdk"
+
+
+def serve_a2a(
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    tools: options.Tools = None,
+    strategy: options.StrategyName = None,
+    mode: options.ModeName = None,
+    public: options.Public = False,
+    host: Annotated[str, typer.Option(help="Host name or address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of JSON-RPC and HTTP+JSON; 0: any free one.")] = 7447,
+    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of gRPC; 0: any free one.")] = 7448,
+    certificate: options.Certificate = None,
+    key: options.PrivateKey = None,
+    tokens: options.TokenFile = None,
+    insecure: options.Insecure = False,
+    drain: options.Drain = 5.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Let other agents give tasks to this one, by A2A 1.0, until Ctrl-C or SIGTERM. Every task is a durable run.
+
+    What a caller may do stands in [serve.callers.NAME].
+    """
+    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
+
+    async def work() -> None:
+        if find_spec("a2a") is None:
+            raise ConfigError(_MISSING, hint="pip install 'nearfar[a2a]'")
+        from ..a2a.server import serve_a2a as serving
+        from .serve import until_stopped
+
+        loaded = chosen_config(selection)
+        if loaded.runs is None:
+            loaded = loaded.model_copy(update={"runs": RunsConfig()})
+        settings = _settings(loaded.serve, certificate, key)
+        found = caller_tokens(tokens or settings.tokens)
+        where = Address(host=host, port=port)
+        async with (
+            open_hybrid(selection, loaded) as hybrid,
+            exporting(hybrid),
+            serving(hybrid, settings, address=where, grpc_port=grpc_port, tokens=found, insecure=insecure, drain=drain) as server,
+            anyio.create_task_group() as tasks,
+        ):
+            _announce(server, as_json=as_json)
+            if (file := tokens or settings.tokens) is not None:
+                tasks.start_soon(follow_tokens, file, server.access.replace_tokens)
+            await until_stopped()
+            tasks.cancel_scope.cancel()
+
+    execute(work(), as_json=as_json)
+
+
+def _settings(settings: ServeConfig, certificate: Path | None, key: Path | None) -> ServeConfig:
+    """Return the `[serve]` section with the options applied. Raises `ConfigError` for one of two files."""
+    given = settings.model_copy(update={name: file for name, file in (("certificate", certificate), ("key", key)) if file is not None})
+    if (given.certificate is None) != (given.key is None):
+        raise ConfigError("a certificate and its key belong together", hint="give --certificate and --key")
+    return given
+
+
+def _announce(server: "A2aServer", *, as_json: bool) -> None:
+    is_open = server.access.authenticator.is_open
+    guard = "any local process may call it; --tokens FILE changes that" if is_open else "callers need a token"
+    told = f"serving A2A at {server.url} and, by gRPC, at {server.grpc_address} ({guard}); stop with Ctrl-C"
+    show({"url": server.url, "grpc": server.grpc_address, "token": not is_open}, [Note(told, "")], as_json=as_json)

@@ -26,8 +26,7 @@ from ..compose.config import parse_config, provider_keys, usual_variable
 from ..task.policy import Preset
 from ..util.arguments import as_choice
 from . import options
-from .printing import Line, Note, notes, show, show_error
-from .running import report_errors
+from .running import Line, Note, notes, report_errors, show, show_error
 
 Answer = TypeVar("Answer")
 

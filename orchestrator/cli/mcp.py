@@ -14,17 +14,14 @@ from rich.text import Text
 
 from ...protocols import ConfigError
 from ...protocols.token_file import follow_tokens, read_tokens
-from ..compose.http import ServeConfig
-from ..mcp.config import McpServerConfig
-from ..mcp.pins import PinnedTool, Pins, read_pins
-from ..mcp.review import McpToolOffer, review_mcp_server
-from ..mcp.tools import tool_name
-from ..util.escaping import spell_out
+from ..compose.hub import ServeConfig
+from ..mcp import McpServerConfig, PinnedTool, Pins, read_pins
+from ..mcp.tools import McpToolOffer, review_mcp_server, tool_name
+from ..util.text import spell_out
 from . import options
-from .printing import Line, Note, notes, show, table
-from .running import confirm, execute, report_errors
+from .http import exporting
+from .running import Line, Note, confirm, execute, notes, report_errors, show, table
 from .selection import chosen_config, open_hybrid
-from .telemetry import exporting
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -88,8 +85,7 @@ def serve_mcp(
     async def work() -> None:
         if find_spec("mcp") is None:
             raise ConfigError("serving MCP needs the Python package mcp", hint="pip install 'nearfar[mcp]'")
-        from ..serve.mcp_server import mcp_server
-        from ..serve.mcp_stdio import serve_stdio
+        from ..serve.mcp_server import mcp_server, serve_stdio
 
         chosen = chosen_config(selection)
         given = {"address": address, "certificate": certificate, "key": key, "tokens": tokens}

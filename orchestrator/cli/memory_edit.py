@@ -22,12 +22,11 @@ from ..memory.reading import address_text, one_line
 from ..memory.writing import ABSENT
 from ..runs.erasing import ErasedLogs, Holding, find_holding, forget_holding
 from ..task.stores import RunsConfig
-from ..util.escaping import spell_out
+from ..util.text import spell_out
 from . import options
 from .cache import clear_answers, forget_answers
 from .memory_store import KeyArgument, NamespaceArgument, Store, StoreChoice, item_at, open_store, parse_tier
-from .printing import Line, Note, count_text, print_lines, show, spinner, table
-from .running import confirm, read_prompt, report_errors
+from .running import Line, Note, confirm, count_text, print_lines, read_prompt, report_errors, show, spinner, table
 
 if TYPE_CHECKING:
     from ..memory.reading import MemoryItem

@@ -20,12 +20,26 @@ from ..memory.sync.messages import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
 from ..task.stores import MemoryConfig, PeerConfig
 from ..util.credentials import find_secret, secret
-from ..util.escaping import spell_out
+from ..util.text import spell_out
 from . import options
 from .cache import forget_answers
 from .memory_store import Limit, Offset, Store, StoreChoice, chosen_memory, items_of, open_store
-from .printing import Line, Note, count_text, moment_text, notes, print_lines, show, size_text, style_cells, table, warn
-from .running import confirm, execute, report_errors
+from .running import (
+    Line,
+    Note,
+    confirm,
+    count_text,
+    execute,
+    moment_text,
+    notes,
+    print_lines,
+    report_errors,
+    show,
+    size_text,
+    style_cells,
+    table,
+    warn,
+)
 
 if TYPE_CHECKING:
     from ..memory.changes import Conflict, LostValue

@@ -25,8 +25,7 @@ from ...protocols import ConfigError
 from ..compose.agents import EMBEDDED, NearConfig, model_fits, model_path, model_store
 from ..compose.agents import bench_model as measure
 from . import options
-from .printing import Line, Note, notes, right, show, table
-from .running import EXIT_FAILED, execute, report_errors
+from .running import EXIT_FAILED, Line, Note, execute, notes, report_errors, right, show, table
 
 if TYPE_CHECKING:
     from ..compose.agents import ModelFit, Profile, StoredModel

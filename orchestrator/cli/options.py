@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeVar
 import typer
 
 from ...protocols import ConfigError, InvalidRequest, UserError
-from ..util.escaping import spell_out
+from ..util.text import spell_out
 
 if TYPE_CHECKING:
     from ..compose.config import Config as NearfarConfig

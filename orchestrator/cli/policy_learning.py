@@ -5,21 +5,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from ...protocols import ConfigError, Sensitivity, Side
 from ..lab.figures import require_matplotlib
+from ..lab.replay.calibration import RouterCalibration, target_of
 from ..lab.replay.calibration import calibrate as find_threshold
-from ..lab.replay.calibration import target_of
 from ..lab.replay.cascade import RecordedCascade, has_drafts
-from ..lab.replay.simulation import simulation
-from ..lab.replay.sources import ReplaySource, installed_embedder
+from ..lab.replay.simulation import ReplaySource, Served, Simulation, installed_embedder, simulation
 from ..lab.report import write_simulation_report
-from ..lab.training.evidence import evidence_report
-from ..lab.training.report import train_on_traces
+from ..lab.statistics import CurveFigures, IntervalEstimate
+from ..lab.training.report import EvidenceReport, HeldOutReport, evidence_report, train_on_traces
 from ..lab.training.training import write_head
 from ..routing.checks import learn_early_stop
 from ..routing.escalation import Escalation
@@ -28,12 +28,10 @@ from ..routing.traces import Trace, agents_of, read_traces
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from . import options
-from .learning_lines import ESCALATION, LearnedEvidence, calibration_lines, simulation_lines, training_lines
-from .printing import notes, show, warn
-from .running import report_errors
+from .running import Line, Note, notes, report_errors, show, style_cells, table, warn
 
 if TYPE_CHECKING:
-    from ..util.embedding.embedder import MiniLmEmbedder
+    from ..util.embedding import MiniLmEmbedder
 
 REPORT: Final = "report.json"
 _MOST_LISTED: Final = 12
@@ -48,6 +46,29 @@ FarAgents = Annotated[list[str] | None, typer.Option("--far-agent", help="Agent 
 WordsOnly = Annotated[bool, typer.Option("--words-only", help="Compare prompts by their words and not by their meaning, which is faster.")]
 Test = Annotated[Path | None, typer.Option("--test", help="Recorded outcomes for the figures alone: nothing is trained or chosen on them.")]
 Seed = Annotated[int, typer.Option(help="Seed that divides the traces into parts.")]
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedEvidence:
+    """The lessons of the traces about drafts."""
+
+    escalation: Escalation | None
+    """None: nothing was learned."""
+    report: EvidenceReport | None
+    """Its figures on drafts that it has not seen."""
+    reason: str
+    """Why nothing was learned; else empty."""
+    stop_below: float
+    """Confidence below which drafts nearly always failed; 0: there is none."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Figures that are within noise."""
+        return () if self.report is None else self.report.warnings
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the figures as JSON can hold them."""
+        return None if self.report is None else self.report.model_dump(mode="json")
 
 
 def train(
@@ -231,3 +252,91 @@ def _early_stop(traces: Sequence[Trace], draft: str) -> float:
         return learn_early_stop([outcome.confidence for outcome in outcomes], [outcome.score for outcome in outcomes]).threshold
     except ConfigError:
         return 0.0
+
+
+ESCALATION: Final = "escalation.json"
+_COLUMNS: Final = ("far", "score", "dollars / 1000")
+
+
+def training_lines(report: HeldOutReport, learned: LearnedEvidence, out: Path, escalation: str | None) -> Iterator[Line]:
+    """Yield the tables of the report, and the lines for nearfar.toml that use what was trained."""
+    columns = ("agent", "prompts", "missing", "right", "Brier", "log loss", "off by")
+    yield table(columns, _agent_rows(report))
+    yield table(("near", "far", "gap recovered", "half at", "four fifths at"), _pair_rows(report))
+    which = "of the test" if not report.folds else "each predicted by a head that had not seen it"
+    yield Note(f"on {report.prompts:,} prompts, {which}; chance recovers 0.5")
+    if learned.report is not None:
+        yield table(("drafts, and then", *_COLUMNS[1:2], "gap recovered", "half at", "four fifths at"), _evidence_rows(learned.report))
+    yield f"[policy.router]\nhead = {json.dumps(str(out))}"
+    lines = [] if escalation is None else [f"escalation = {json.dumps(escalation)}"]
+    lines += [f"stop_below = {learned.stop_below:.4g}"] * (learned.stop_below > 0)
+    if lines:
+        yield "\n".join(["\n[policy.evidence]", *lines])
+    if learned.reason:
+        yield Note(f"no escalation was learned: {learned.reason}")
+
+
+def _evidence_rows(report: EvidenceReport) -> Iterator[tuple[str, ...]]:
+    quality = f"{report.draft_quality:.1%} to {report.far_quality:.1%}"
+    for name, figures in ((f"the evidence, to {report.far}", report.evidence), ("disagreement, ties by length", report.disagreement)):
+        if figures is not None:
+            half, most = figures.far_share_for_half.value, figures.far_share_for_most.value
+            yield (name, quality, _interval_text(figures.recovered, ".3f"), f"{half:.0%} far", f"{most:.0%} far")
+
+
+def _agent_rows(report: HeldOutReport) -> Iterator[tuple[str, ...]]:
+    for agent in report.agents:
+        after = agent.after
+        figures = (f"{agent.prompts:,}", f"{agent.missing:.0%}", f"{agent.quality:.1%}")
+        yield (agent.agent, *figures, f"{after.brier:.3f}", f"{after.log_loss:.3f}", f"{after.calibration_error:.1%}")
+
+
+def _pair_rows(report: HeldOutReport) -> Iterator[tuple[str, ...]]:
+    for pair in report.pairs:
+        half, most = pair.far_share_for_half.value, pair.far_share_for_most.value
+        yield (pair.near, pair.far, _interval_text(pair.recovered, ".3f"), f"{half:.0%} far", f"{most:.0%} far")
+
+
+def simulation_lines(found: Simulation, page: Path) -> Iterator[Line]:
+    """Yield the ways to serve the tasks, and what the router recovers."""
+    ways = (found.policy, found.random, *found.singles, found.oracle)
+    yield table(("served by", *_COLUMNS), (style_cells(_cells(way), "bold" if way is found.policy else "") for way in ways))
+    if found.figures is not None:
+        yield Note(_recovered_text(found.figures))
+    yield f"report: {page}"
+
+
+def calibration_lines(found: RouterCalibration, page: Path | None) -> Iterator[Line]:
+    """Yield the threshold as lines of nearfar.toml, and what to expect of it."""
+    yield found.toml.rstrip()
+    yield Note(f"target: {found.target}")
+    if found.guarantee is None:
+        yield Note("on tasks held out from the search for the threshold:")
+    else:
+        yield Note(f"guaranteed with confidence {found.guarantee.confidence:g}, tested on {found.guarantee.tasks:,} tasks; on these:")
+    yield Note(table(("", *_COLUMNS), [_cells(found.expected)]), style="")
+    if found.worst_miss is not None:
+        yield Note(f"largest miss of the target on a part of them: {found.worst_miss:+.4g}")
+    if found.figures is not None:
+        yield Note(_recovered_text(found.figures))
+    for note in found.notes:
+        yield Note(Text(note))
+    if page is not None:
+        yield f"report: {page}"
+
+
+def _cells(way: Served) -> tuple[str, ...]:
+    dollars = "unknown" if way.dollars is None else f"{1000 * way.dollars.value:.3f}"
+    return (way.name, f"{way.far_share.value:.1%}", _interval_text(way.score), dollars)
+
+
+def _interval_text(figure: IntervalEstimate, form: str = ".1%") -> str:
+    return f"{figure.value:{form}} [{figure.low:{form}}, {figure.high:{form}}]"
+
+
+def _recovered_text(figures: CurveFigures) -> str:
+    half, most = figures.far_share_for_half.value, figures.far_share_for_most.value
+    return (
+        f"over all far shares the router recovers {_interval_text(figures.recovered, '.3f')} of the gap "
+        f"between the sides; chance recovers 0.5. Half of the gap needs {half:.0%} far, four fifths {most:.0%}"
+    )

@@ -32,24 +32,27 @@ from ..task.events import (
 )
 from ..task.results import Result, SideUsage
 from ..task.stores import RunsConfig
-from ..util.escaping import spell_out
+from ..util.text import spell_out
 from . import options
-from .printing import (
+from .running import (
     Line,
     Note,
     ago,
     count_text,
     error_as_json,
+    execute,
     fact_table,
+    load_langgraph,
     notes,
     output,
     print_json,
+    read_prompt,
+    report_errors,
     right,
     show,
     show_error,
     table,
 )
-from .running import execute, load_langgraph, read_prompt, report_errors
 from .selection import chosen_config, open_hybrid, terminal_approver, warn_outside_world
 
 if TYPE_CHECKING:

@@ -15,12 +15,11 @@ from ..runs.leases import RunDetails, read_details
 from ..runs.run import Run, RunState
 from ..runs.store import RunStore
 from ..task.stores import RunsConfig
-from ..util.escaping import spell_out
 from ..util.runtime import in_thread
+from ..util.text import spell_out
 from . import options
-from .printing import Line, Note, fact_table, notes, show, table
 from .run import summary
-from .running import EXIT_FAILED, execute, report_errors
+from .running import EXIT_FAILED, Line, Note, execute, fact_table, notes, report_errors, show, table
 from .selection import call_text, chosen_config, open_hybrid, terminal_approver
 
 if TYPE_CHECKING:

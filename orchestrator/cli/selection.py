@@ -20,29 +20,32 @@ from ..task.langchain_tools import as_tool
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.tools import Approver, Tool
-from ..util.escaping import spell_out
 from ..util.plugins import has_plugin
 from ..util.runtime import run_in_daemon_thread
+from ..util.text import spell_out
 from .options import DEFAULT_CONFIG, AgentChoice, read_config
-from .printing import notes, output, warn
+from .running import notes, output, warn
 
 if TYPE_CHECKING:
     from ..compose.policy_file import PolicyFile
     from ..hybrid.hybrid import Hybrid
 
-SHIPPED = Config(near=NearConfig(), far=parse_far("far"), policy=Policy(minimum_confidence=EMBEDDED_CONFIDENCE))
-"""The configuration if no other is named: the two models of the demo, with the demo's threshold."""
 DEMO_SEED = 2026
 """Seed of the tasks that `nearfar demo` draws and of the passages that the shipped models search."""
 _LINE: Final = 4096
 """Largest number of bytes in a line of a terminal."""
 
 
+def shipped_config() -> Config:
+    """Return the configuration if no other is named: the two models of the demo, with the demo's threshold."""
+    return Config(near=NearConfig(), far=parse_far("far"), policy=Policy(minimum_confidence=EMBEDDED_CONFIDENCE))
+
+
 def chosen_config(selection: AgentChoice) -> Config:
     """Return the configuration with the options applied. Without either, it has the two models that ship with nearfar."""
     config = read_config(selection.config)
     if config is None:
-        config = SHIPPED if selection.near is None and selection.far is None else Config()
+        config = shipped_config() if selection.near is None and selection.far is None else Config()
     chosen = {
         "near": parse_near(selection.near) if selection.near else config.near,
         "far": parse_far(selection.far) if selection.far else config.far,
@@ -70,8 +73,7 @@ def warn_outside_world(prompt: str, config: Config) -> None:
     """Warn if a shipped model is asked something outside the world that it was trained in."""
     if not _some_embedded(config) or not prompt.strip():
         return
-    from ..lab.worlds.loading import understands
-    from ..lab.worlds.search import SearchWorld
+    from ..lab.worlds.loading import SearchWorld, understands
 
     if understands(prompt.strip()):
         return
@@ -84,7 +86,7 @@ def warn_outside_world(prompt: str, config: Config) -> None:
 
 def _world_tools() -> Sequence[Tool]:
     """Return the tools of the search world, on the passages of the demo's first question."""
-    from ..lab.worlds.search import SearchWorld
+    from ..lab.worlds.loading import SearchWorld
 
     world = SearchWorld()
     return world.reset(world.tasks(1, DEMO_SEED)[0]).tools

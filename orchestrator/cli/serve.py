@@ -38,12 +38,10 @@ from ..compose.gateway_child import open_far_in_process, serve_far
 from ..compose.hub import HubConfig, accept_workers
 from ..compose.memory import open_memory
 from . import options
-from .a2a import serve_a2a
-from .http import serve_console, serve_http
+from .http import serve_a2a, serve_console, serve_http
 from .mcp import serve_mcp
 from .memory_store import StoreChoice, chosen_memory
-from .printing import Line, Note, notes, show, table
-from .running import execute, report_errors
+from .running import Line, Note, execute, notes, report_errors, show, table
 
 if TYPE_CHECKING:
     from ...protocols.server import Server  # with gRPC, which `serve http` does without
@@ -133,7 +131,7 @@ def serve_hub(
     listening = options.Listening(address, certificate, key, tokens, insecure, client_authority)
 
     async def work() -> None:
-        from .hub_page import open_page, page_data, page_lines, plan_page  # it imports this module
+        from .worker import open_page, page_data, page_lines, plan_page  # it imports this module
 
         log_to_stderr()
         ask_for_open_files()

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ...protocols import ConfigError, Unavailable, WorkerCrashed
 from ..compose.agents import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig, runs_on_onnx
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..lab.figures import require_matplotlib
 from ..lab.report import SWEEP_SUMMARY, render_sweep, sweep_summary, write_sweep_report
 from ..lab.story import Story, Telling, search_task, story_figures, tell
@@ -26,16 +26,15 @@ from ..lab.study.pools import LocalPool, RunPool
 from ..lab.study.study import Study, StudyFile, claim_folder, make_study, read_study_file, with_options
 from ..lab.study.sweep import RecordLog, Sweep, all_runs
 from ..lab.study.workbench import Item, Workbench
-from ..lab.worlds.search import SearchWorld
+from ..lab.worlds.loading import SearchWorld
 from ..routing.navigator import NAVIGATOR
 from ..routing.run_records import RunRecord
 from ..task.policy import Policy
 from ..task.stores import RunsConfig
 from . import options
 from .http import open_console
-from .printing import Line, notes, print_lines, show, table, warn
-from .running import execute
-from .selection import DEMO_SEED, SHIPPED, chosen_config, open_hybrid
+from .running import Line, execute, notes, print_lines, show, table, warn
+from .selection import DEMO_SEED, chosen_config, open_hybrid, shipped_config
 
 EXIT_CEILING: Final = 3
 """Exit code if the cost ceiling ended the sweep, so that runs are missing."""
@@ -157,11 +156,12 @@ async def _open_demo_console(*, as_json: bool) -> None:
     """Serve a few tasks of the search world, and show them in the console until Ctrl-C."""
     tasks = SearchWorld().tasks(_CONSOLE_TASKS, DEMO_SEED)
     with tempfile.TemporaryDirectory() as folder:
-        config = SHIPPED.model_copy(update={"runs": RunsConfig(folder=Path(folder))})
+        here = {"runs": RunsConfig(folder=Path(folder)), "serve": ServeConfig(address="127.0.0.1:0")}
+        config = shipped_config().model_copy(update=here)
         async with open_hybrid(options.AgentChoice(None, None, None), config) as hybrid:
             for task in tasks:
                 await hybrid.run(task.prompt, sensitivity="public")
-            await open_console(hybrid, config, ServeConfig(address="127.0.0.1:0"), 1.0, as_json=as_json, opens=not as_json)
+            await open_console(hybrid, config, 1.0, as_json=as_json, opens=not as_json)
 
 
 def _study(path: Path | None, given: dict[str, object], selection: options.AgentChoice) -> Study:

@@ -17,10 +17,9 @@ from ..safety.privacy_records import OutboundRecord, PrivacyRecords
 from ..task.stores import RunsConfig
 from ..tracing.page import TraceRow, dollars_text, label_text, rows_of
 from ..tracing.store import TraceLine, TraceStore, open_traces
-from ..util.escaping import printable
+from ..util.text import printable
 from . import options
-from .printing import Line, Note, right, show, table
-from .running import execute, report_errors
+from .running import Line, Note, execute, report_errors, right, show, table
 from .selection import chosen_config, open_hybrid
 
 if TYPE_CHECKING:

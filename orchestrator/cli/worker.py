@@ -1,34 +1,182 @@
-"""`nearfar worker`: lend this device's models to a hub, or pair other devices with the hub on this machine."""
+"""Lend this device's models to the hub of another machine, test the workers of a hub, and list the devices that lend theirs."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from unittest import SkipTest
+from urllib.parse import quote, urlsplit
 
 import anyio
 import typer
 from rich.text import Text
 
-from ...protocols import Agent, ConfigError
+from ...protocols import Agent, ConfigError, NearfarError, Side, ToolSpec
 from ...protocols.address import Address, Pairing, parse_address, read_pairing
 from ...protocols.attach import Worker
 from ...protocols.channel import client_tls
+from ...protocols.hub import Hub
+from ...protocols.token_file import add_token, read_tokens
+from ...protocols.tokens import Scope
 from ..compose.agents import open_near, read_device_state
-from ..compose.hub import HubConfig, pair_device, serve_command
+from ..compose.hub import (
+    CERTIFICATE,
+    KEY,
+    AttachedConfig,
+    HubConfig,
+    PageModel,
+    ServeConfig,
+    engine_files,
+    open_attached,
+    pair_device,
+    reachable,
+    read_page_model,
+    serve_command,
+)
 from ..compose.hub import list_workers as ask_hub
+from ..util.credentials import ensure_certificate
 from . import options
-from .printing import Line, Note, notes, output, show, warn
-from .running import execute, report_errors
+from .models import show_progress
+from .running import EXIT_FAILED, Line, Note, execute, notes, output, report_errors, show, warn
 from .serve import chosen_hub, chosen_near, until_stopped
-from .worker_conformance import conform
+
+if TYPE_CHECKING:
+    from ...protocols.testing.agent_conformance import Check, Subject
 
 _PORT: Final = 7445
 _ADDRESS: Final = f"0.0.0.0:{_PORT}"
 _QUIET_ZONE: Final = 4
 """Modules of white around a QR code, as ISO/IEC 18004 requires."""
 _BLOCKS: Final = {(0, 0): " ", (1, 0): "\N{UPPER HALF BLOCK}", (0, 1): "\N{LOWER HALF BLOCK}", (1, 1): "\N{FULL BLOCK}"}
+
+
+_POLL_SECONDS: Final = 0.05
+_STYLES: Final = {"passed": "green", "does not apply": "dim", "failed": "red"}
+_TOOL: Final = ToolSpec(
+    name="open",
+    description="Open a section of a passage about a city, such as its mayor.",
+    parameters={
+        "type": "object",
+        "properties": {"title": {"type": "string"}, "section": {"type": "string"}},
+        "required": ["title", "section"],
+    },
+)
+_SCHEMA: Final = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"], "additionalProperties": False}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOutcome:
+    """The outcome of one check of the suite."""
+
+    check: str
+    outcome: Literal["passed", "does not apply", "failed"]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """The prompts that make a worker's model do each thing."""
+
+    short: str
+    long: str
+    tool: str
+
+
+def conform(
+    worker: Annotated[str, typer.Argument(help="Name of a worker that is attached, as `worker list` shows it.")],
+    prompt: Annotated[str, typer.Option(help="A prompt with a short answer.")] = "What is the mayor of Port Alder?",
+    long_prompt: Annotated[str, typer.Option(help="A prompt with an answer of a hundred tokens or more.")] = "Count from 1 to 500.",
+    tool_prompt: Annotated[
+        str, typer.Option(help="A prompt that makes the model call the tool open(title, section).")
+    ] = "What is the mayor of Port Alder?",
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds after which a check counts as hanging.")] = 120.0,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Check that an attached worker keeps the contract of agents, whatever language it is written in."""
+
+    async def work() -> None:
+        hub = options.read_section(config, "hub", HubConfig)
+        prompts = Prompts(short=prompt, long=long_prompt, tool=tool_prompt)
+        outcomes = await run_suite(hub, worker, prompts, seconds=seconds)
+        failed = sum(found.outcome == "failed" for found in outcomes)
+        data = {"worker": worker, "failed": failed, "checks": [asdict(found) for found in outcomes]}
+        show(data, [*map(_line, outcomes)], as_json=as_json)
+        if failed:
+            raise typer.Exit(EXIT_FAILED)
+
+    execute(work(), as_json=as_json)
+
+
+async def run_suite(hub: HubConfig, worker: str, prompts: Prompts, *, seconds: float) -> list[CheckOutcome]:
+    """Run every check against a worker, and return what became of each. Raises `Unavailable` if it is not attached, or there is no hub."""
+    from ...protocols.testing.agent_conformance import CHECKS, SchemaUse, Subject, ToolUse
+
+    async def create() -> Agent:
+        return await open_attached(AttachedConfig(socket=hub.socket, worker=worker, side=Side.FAR))
+
+    agent = await create()
+    claims = agent.card.capabilities
+    await agent.aclose()
+    async with _live_steps(hub.socket, worker) as live:
+        subject = Subject(
+            create=create,
+            prompt=prompts.short,
+            long_prompt=prompts.long,
+            tool_use=ToolUse(prompt=prompts.tool, tools=(_TOOL,), result="Vera Falk") if claims.tools else None,
+            schema_use=SchemaUse(prompt=prompts.short, schema=_SCHEMA) if claims.json_schema else None,
+            live_steps=lambda _: live[0],
+            time_limit=seconds,
+        )
+        return [await _outcome(check, subject) for check in CHECKS]
+
+
+async def _outcome(check: "Check", subject: "Subject") -> CheckOutcome:
+    from ...protocols.testing.agent_conformance import run_check
+
+    name = check.__name__
+    try:
+        await run_check(check, subject)
+    except SkipTest as skipped:
+        return CheckOutcome(name, "does not apply", str(skipped))
+    except TimeoutError:
+        return CheckOutcome(name, "failed", f"it did not end within {subject.time_limit:g} s")
+    except (AssertionError, NearfarError) as error:
+        return CheckOutcome(name, "failed", str(error))
+    return CheckOutcome(name, "passed")
+
+
+@asynccontextmanager
+async def _live_steps(socket: Path, worker: str) -> AsyncIterator[list[int]]:
+    """Yield a list whose only element is kept at the number of steps that the worker has not ended, as the hub knows it.
+
+    Raises `Unavailable` when the hub ends meanwhile: the checks that are left would blame the worker.
+    """
+    live = [0]
+
+    async def watch() -> None:
+        while True:
+            live[0] = sum(known.live_steps for known in await ask_hub(socket) if known.name == worker)
+            await anyio.sleep(_POLL_SECONDS)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            yield live
+            tasks.cancel_scope.cancel()
+        await ask_hub(socket)  # without a hub, the last checks fail sooner than the watch looks
+    except ExceptionGroup as errors:  # the watch and the checks end together
+        raise errors.exceptions[0] from None
+
+
+def _line(found: CheckOutcome) -> Line:
+    reason = f"  {found.reason}" if found.reason else ""
+    return Text.assemble((f"{found.outcome:<15}", _STYLES[found.outcome]), found.check, (reason, "dim"))
+
 
 app = typer.Typer(no_args_is_help=True)
 app.command("conform")(conform)
@@ -191,3 +339,79 @@ def qr_code(text: str) -> Text:
 def _block(pair: Sequence[int]) -> str:
     upper, lower = pair
     return _BLOCKS[int(upper), int(lower)]
+
+
+_PAGE_PORT: Final = 7447
+_PACKAGES: Final = ("segno", "starlette", "uvicorn", "websockets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagePlan:
+    """The needs of the page, checked and read before the hub starts."""
+
+    hub: HubConfig
+    """The hub's section, with a certificate where other devices can reach it."""
+    device: str
+    token: str
+    """The device's new token; empty: it has one already."""
+    model: PageModel
+    engine: Path
+
+    @property
+    def address(self) -> str:
+        """Return where the page is served."""
+        host = parse_address(self.hub.address).host
+        return self.hub.web_address or str(Address(host=host, port=_PAGE_PORT))
+
+
+def plan_page(hub: HubConfig, device: str, *, as_json: bool) -> PagePlan:
+    """Read the model, and make a token for the device if it has none, and a certificate if other devices are to reach the hub without
+    one. Raises `ConfigError` for what is missing, before anything is written."""
+    if any(find_spec(package) is None for package in _PACKAGES):
+        raise ConfigError("the hub's page needs starlette, uvicorn, websockets and segno", hint="pip install 'nearfar[serve,hub]'")
+    if hub.client_authority is not None:
+        raise ConfigError("browsers cannot show the certificate that client_authority demands", hint="leave out --web or client_authority")
+    engine = engine_files()
+    with show_progress(shown=not as_json) as progress:
+        model = read_page_model(hub.web_model, progress)
+    own = reachable(parse_address(hub.address))
+    if not own.is_local and hub.certificate is None:
+        hub = hub.model_copy(update={"certificate": CERTIFICATE, "key": KEY})
+        ensure_certificate(CERTIFICATE, KEY, [own.host])
+    is_known = hub.tokens.exists() and any(record.caller == device for record in read_tokens(hub.tokens))
+    token = "" if is_known else add_token(hub.tokens, device, scopes=(Scope.ATTACH,)).token
+    return PagePlan(hub=hub, device=device, token=token, model=model, engine=engine)
+
+
+@asynccontextmanager
+async def open_page(hub: Hub, plan: PagePlan, *, insecure: bool) -> AsyncIterator[str]:
+    """Serve the page until the context ends, and yield its link for the device. Raises `ConfigError` as `serve_page` does."""
+    from ..serve.hub import serve_page
+
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    config = ServeConfig(address=plan.address, certificate=plan.hub.certificate, key=plan.hub.key)
+    async with serve_page(hub, plan.model, plan.engine, config, insecure=insecure) as url:
+        parts = urlsplit(url)
+        host = reachable(Address(host=parts.hostname or "", port=parts.port or _PAGE_PORT))
+        yield f"{parts.scheme}://{host}/" + (f"#token={quote(plan.token)}" if plan.token else "")
+
+
+def page_data(plan: PagePlan, link: str) -> dict[str, Any]:
+    """Return the page for `--json`."""
+    return {"web": link, "device": plan.device, "model": plan.model.described["name"]}
+
+
+def page_lines(plan: PagePlan, link: str) -> Iterator[Line]:
+    """Yield the link, as a QR code where it holds a token."""
+    if not plan.token:
+        yield Note(f"{plan.device} is paired already: open {link} on it; --device NAME pairs another one", "")
+        return
+    code = qr_code(link)
+    if code.plain.index("\n") <= output.width:
+        yield code
+    yield Note(f"On {plan.device}, scan this code, or open the link. Keep it secret: with it, any browser attaches as {plan.device}.", "")
+    yield Text(link)
+    if plan.hub.certificate is not None:
+        yield Note("The browser warns of a certificate that no authority has signed: accept it once.")
+    if plan.device not in plan.hub.workers:
+        yield Note(f'Tasks use it with [hub.workers.{plan.device}] in nearfar.toml; trust = "near" there allows private text.')

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
 
-from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
 
 from ...cloud.admission import GatewayLimits as GatewayLimits
 from ...cloud.config import A2aAgentConfig, ProviderConfig, prices_of
@@ -183,7 +183,7 @@ def sends_key_in_plain_text(config: FarConfig) -> bool:
 
 
 PROVIDERS: tuple[Literal["openai", "anthropic", "gemini"], ...] = ("openai", "anthropic", "gemini")
-_FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
+_FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig, config=ConfigDict(defer_build=True))
 
 
 def model_path(name: str) -> Path:

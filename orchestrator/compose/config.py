@@ -18,7 +18,7 @@ from ...cloud.admission import GatewayLimits
 from ...cloud.config import ProviderConfig, usual_key
 from ...protocols import ConfigError, Side
 from ...protocols.steps import Value
-from ..mcp.config import McpName, McpServerConfig
+from ..mcp import McpName, McpServerConfig
 from ..routing.policy_check import role_findings
 from ..task.policy import Policy
 from ..task.roles import Role, RoleName
@@ -38,8 +38,7 @@ from .agents import (
     how_to_set,
 )
 from .config_lines import key_lines, line_of
-from .http import ServeConfig
-from .hub import AgentName, AttachedConfig, HubConfig
+from .hub import AgentName, AttachedConfig, HubConfig, ServeConfig
 
 _CONTAINERS = (Mapping, Sequence, dict, list, tuple)
 """Their entries have a name or a number of their own between the section and its keys."""

@@ -20,7 +20,7 @@ from ...protocols import (
     complete,
 )
 from ...protocols.steps import Value
-from ..util.escaping import escape_text
+from ..util.text import escape_text
 from .conversation import TEXT_MARK, Conversation, TokenCounter, conversation_tokens, estimated_tokens
 from .selection import Selection, find_unsupported
 

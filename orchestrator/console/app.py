@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
 
+import anyio
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -17,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...protocols import ConfigError, InternalError, InvalidRequest, NearfarError, NotFound, RateLimited, Unauthenticated
 from ...protocols.secrets import log_defect
+from ..serve.callers import OriginCheck
 from ..serve.errors import anthropic_error, status_of
-from ..serve.origin import OriginCheck
 from ..serve.requests import ClientLeft, read_body
 from ..serve.sse import encoded, while_connected
 from .access import BrowserLogins, BrowserSession
@@ -65,6 +66,7 @@ class ConsoleApp:
         self._logins = logins
         self._is_secure = is_secure
         self._channels = Channels()
+        self._renewals: set[anyio.CancelScope] = set()
         self._app = OriginCheck(self._routes(), hosts=hosts, origins=())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,6 +112,11 @@ class ConsoleApp:
         request = Request(scope)
         return self._logins.session(request.cookies.get(COOKIE), request.headers.get("host", ""))
 
+    def end_renewals(self) -> None:
+        """Let no open page wait for news any more."""
+        for renewal in self._renewals:
+            renewal.cancel()
+
     def view(self, session: BrowserSession, query: Mapping[str, str], form: Mapping[str, str]) -> View:
         return View(self._console, session, query, form)
 
@@ -150,11 +157,16 @@ class ConsoleApp:
         view, renew = self.view(session, query, {}), page.renew
         address = f"{page.path}?{sorted(query.items())} {session.csrf}"  # which stands in the forms of what is rendered
         await send({"type": "http.response.start", "status": 200, "headers": encoded({"content-type": "text/event-stream"})})
-        async with while_connected(receive), aclosing(self._channels.events(address, lambda: renew(view), page.period)) as events:
-            async for data in events:
-                if not self._logins.is_in(cookie, host):
-                    break
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+        async with while_connected(receive) as renewal:
+            self._renewals.add(renewal)
+            try:
+                async with aclosing(self._channels.events(address, lambda: renew(view), page.period)) as events:
+                    async for data in events:
+                        if not self._logins.is_in(cookie, host):
+                            break
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+            finally:
+                self._renewals.remove(renewal)
         await send({"type": "http.response.body", "body": b""})
 
 

@@ -10,8 +10,8 @@ from ..runs.leases import RunDetails, read_details
 from ..runs.run import RunState
 from ..safety.provenance import TrustedTexts
 from ..tracing.store import RunBegan, ToolRan
-from ..util.escaping import spell_out
 from ..util.runtime import in_thread
+from ..util.text import spell_out
 from .html import Html, facts, join, tag, text
 from .live import Fragments
 from .runs import run_link, when
@@ -97,6 +97,7 @@ def _asked(view: View, details: RunDetails, request: ApprovalRequest, texts: Tex
         tag("p", "For ", run_link(run.id), ", begun ", when(run.began), ": ", text(details.prompt, 500), class_="note"),
         tag("div", answers, class_="actions"),
         class_="card",
+        data_key=request.id,
     )
 
 

@@ -1,11 +1,12 @@
 """The page to ask something: under each answer stands who answered, why, and at what cost."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 from uuid import uuid4
 
-from ...protocols import ApprovalNeeded, Message
+from ...protocols import ApprovalNeeded
 from ..hybrid.arguments import TaskOptions
 from ..hybrid.session import Session
 from ..runs.sessions import SessionStore, SessionSummary
@@ -24,7 +25,7 @@ async def _show(view: View) -> PageContent:
     name = view.query.get("session") or f"chat-{uuid4().hex[:8]}"
     session = view.console.hybrid.session(name, user=USER)
     known = _listed(await in_thread(_known, view), name)
-    talk = live("talk", await _talk(view, session))
+    talk = live("talk", await _talk(view, session), follows=True)
     return PageContent("Chat", join([known, talk, _ask(view, name)]), live=_address(name))
 
 
@@ -62,16 +63,17 @@ async def _talk(view: View, session: Session) -> Html:
     messages = await in_thread(lambda: session.messages)
     last = await in_thread(lambda: session.last_result)
     turn = view.console.chats.last(session.name)
-    said = [_said(message) for message in messages if message.role in ("user", "assistant") and message.text]
+    said = [_bubble(message.role, message.text) for message in messages if message.role in ("user", "assistant") and message.text]
     if turn is not None and (turn.is_running or turn.error is not None):
-        return join([*said, tag("div", text(turn.prompt), class_="bubble user"), _under_way(view, turn, session.name)])
+        return join([*said, _bubble("user", turn.prompt), _under_way(view, turn, session.name)])
     if last is not None:
         said.append(_why(last, turn))
     return join(said) if said else tag("p", "Ask something. It stays on this device unless you say that it may leave.", class_="empty")
 
 
-def _said(message: Message) -> Html:
-    return tag("div", text(message.text), class_=f"bubble {message.role}")
+@lru_cache(maxsize=512)
+def _bubble(role: str, said: str) -> Html:
+    return tag("div", text(said), class_=f"bubble {role}")
 
 
 def _under_way(view: View, turn: ShownTurn, name: str) -> Html:

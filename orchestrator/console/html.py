@@ -4,10 +4,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final, TypeAlias
 
-from ..util.escaping import printable
+from ..util.text import printable
 
 LONGEST_TEXT: Final = 20_000
 """Characters of a text that a page shows: untrusted content may be of any length."""
+_LINES: Final = frozenset({"tr", "div", "section", "li"})
+"""Elements that end a line: of an open page, only its new lines are sent."""
 _EMPTY: Final = frozenset({"br", "hr", "img", "input", "link", "meta"})
 
 
@@ -24,7 +26,8 @@ Attribute: TypeAlias = "str | int | float | bool | None"
 def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
     """Return an element. `class_` is written `class`, and `aria_label` is written `aria-label`; None and False are left out."""
     written = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None and value is not False)
-    return Html(f"<{name}{written}>" if name in _EMPTY else f"<{name}{written}>{join(children)}</{name}>")
+    end = "\n" if name in _LINES else ""
+    return Html(f"<{name}{written}>" if name in _EMPTY else f"<{name}{written}>{join(children)}</{name}>{end}")
 
 
 def join(children: Iterable[Child]) -> Html:
@@ -54,9 +57,13 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Html | Sequence[Chil
     )
 
 
-def table_row(head: Sequence[str], cells: Sequence[Child]) -> Html:
-    """Return a row. Its roles are a table's own: they remain where a narrow screen shows it as a list of named cells."""
-    return tag("tr", [tag("td", cell, data_name=name, role="cell") for name, cell in zip(head, cells, strict=True)], role="row")
+def table_row(head: Sequence[str], cells: Sequence[Child], *, key: str = "") -> Html:
+    """Return a row, which a `key` names when the page is renewed.
+
+    Its roles are a table's own: they remain where a narrow screen shows it as a list of named cells.
+    """
+    named = [tag("td", cell, data_name=name, role="cell") for name, cell in zip(head, cells, strict=True)]
+    return tag("tr", named, role="row", data_key=key or None)
 
 
 def facts(pairs: Iterable[tuple[str, Child]]) -> Html:

@@ -1,30 +1,56 @@
-"""Keep open pages up to date: what changes is rendered once for all that show it, and sent as a whole."""
+"""Keep open pages up to date: what changes is rendered once for all that show it, and only its new lines are sent."""
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
 from ...protocols import NearfarError
 from ...protocols.secrets import log_defect
 from ..serve.sse import event
-from ..util.runtime import cancel_task
 
 Fragments = Mapping[str, str]
 """HTML by the id of the element that it replaces."""
+_NOTHING: Final[Fragments] = {}
 Render = Callable[[], Awaitable[Fragments]]
 
-PERIOD: Final = 0.1
+PERIOD: Final = 0.15
 """Seconds between two looks at what a page shows."""
+_SHARE: Final = 1.0
+"""Seconds between two looks for each second that one takes: a long page is looked at less often."""
 QUIET: Final = 15.0
 """Seconds after which a line without a change is kept open by a comment."""
 MOST_PAGES: Final = 100
 """Pages that are kept up to date at once."""
 
 logger = logging.getLogger(__name__)
+
+
+class Update(NamedTuple):
+    """The fragments of a page, and those that it had before."""
+
+    before: Fragments
+    after: Fragments
+
+
+def patch(before: str, after: str) -> list[str | list[int]]:
+    """Return the lines of a new text: a text for a new line, and the first and the end of a range of lines that the old text had."""
+    old = before.split("\n")
+    places = {line: number for number, line in enumerate(old)}
+    parts: list[str | list[int]] = []
+    for line in after.split("\n"):
+        last = parts[-1] if parts else ""
+        if isinstance(last, list) and old[last[1] : last[1] + 1] == [line]:
+            last[1] += 1
+        elif (place := places.get(line)) is not None:
+            parts.append([place, place + 1])
+        else:
+            parts.append(line)
+    return parts
 
 
 class Channel:
@@ -35,40 +61,39 @@ class Channel:
         self._period = period
         self._viewers = 0
         self._task: asyncio.Task[None] | None = None
-        self._latest: dict[str, str] = {}
-        self._encoded: tuple[Fragments, bytes] = ({}, b"")
-        self._changed = asyncio.Condition()
-        self.version = 0
+        self._latest = _NOTHING
+        self._news = _news()
+        self._encoded = (Update(_NOTHING, _NOTHING), b"")
 
     @property
     def is_watched(self) -> bool:
         """Pages have it open."""
         return self._viewers > 0
 
-    def encoded(self, changed: Fragments) -> bytes:
-        """Return fragments as a server-sent event. What many pages are sent is encoded once."""
-        if self._encoded[0] != changed:
-            self._encoded = (changed, event(orjson.dumps(changed), name="fragments"))
+    def encoded(self, update: Update) -> bytes:
+        """Return an update as a server-sent event. What many pages are sent is encoded once."""
+        before, after = update
+        known = self._encoded[0]
+        if known.before is not before or known.after is not after:
+            changed = {name: patch(before.get(name, ""), html) for name, html in after.items() if before.get(name) != html}
+            self._encoded = (update, event(orjson.dumps(changed), name="fragments"))
         return self._encoded[1]
 
-    async def view(self) -> AsyncGenerator[Fragments, None]:
-        """Yield the fragments that have changed, all of them at first. A viewer that is slow misses states in between, and none at the
-        end."""
+    async def view(self) -> AsyncGenerator[Update | None, None]:
+        """Yield the fragments whenever they have changed, and None after each quiet while.
+
+        A viewer that is slow misses states in between, and none at the end.
+        """
         self._viewers += 1
         if self._task is None:
             self._task = asyncio.create_task(self._look())
-        seen: dict[str, str] = {}
-        version = -1
+        seen = _NOTHING
         try:
             while True:
-                async with self._changed:
-                    if self.version == version or not self._latest:
-                        await self._changed.wait()
-                version, latest = self.version, dict(self._latest)
-                changed = {name: html for name, html in latest.items() if seen.get(name) != html}
-                seen = latest
-                if changed:
-                    yield changed
+                if self._latest is seen:
+                    await asyncio.wait({self._news}, timeout=QUIET)
+                before, seen = seen, self._latest
+                yield None if seen is before else Update(before, seen)
         finally:
             self._viewers -= 1
             if not self._viewers and self._task is not None:
@@ -77,19 +102,20 @@ class Channel:
 
     async def _look(self) -> None:
         while True:
+            began = time.monotonic()
             try:
                 found = dict(await self._render())
             except NearfarError as error:
                 logger.warning("a page could not be renewed: %s", error)
-                found = self._latest
+                found = dict(self._latest)
             except Exception as defect:  # the boundary of a task: the pages would wait for ever for the next state
                 log_defect(logger, "a page could not be renewed", defect)
-                found = self._latest
+                found = dict(self._latest)
             if found != self._latest:
-                async with self._changed:
-                    self._latest, self.version = found, self.version + 1
-                    self._changed.notify_all()
-            await asyncio.sleep(self._period)
+                news, self._news = self._news, _news()
+                self._latest = found
+                news.set_result(None)
+            await asyncio.sleep(max(self._period, _SHARE * (time.monotonic() - began)))
 
 
 class Channels:
@@ -105,27 +131,18 @@ class Channels:
         return self._pages >= MOST_PAGES
 
     async def events(self, address: str, render: Render, period: float = PERIOD) -> AsyncGenerator[bytes, None]:
-        """Yield server-sent events with the fragments of the view at an address, and comments while nothing changes."""
+        """Yield server-sent events with what changes in the view at an address, and comments while nothing does."""
         channel = self._open.setdefault(address, Channel(render, period))
         self._pages += 1
         try:
-            async with aclosing(channel.view()) as views, aclosing(_kept_alive(views)) as changes:
-                async for changed in changes:
-                    yield b": still here\n\n" if changed is None else channel.encoded(changed)
+            async with aclosing(channel.view()) as updates:
+                async for update in updates:
+                    yield b": still here\n\n" if update is None else channel.encoded(update)
         finally:
             self._pages -= 1
             if not channel.is_watched:
                 self._open.pop(address, None)
 
 
-async def _kept_alive(views: AsyncGenerator[Fragments, None]) -> AsyncGenerator[Fragments | None, None]:
-    """Yield what changes, and None after each quiet while."""
-    waiting = asyncio.ensure_future(anext(views))
-    try:
-        while True:
-            done, _ = await asyncio.wait({waiting}, timeout=QUIET)
-            yield waiting.result() if done else None
-            if done:
-                waiting = asyncio.ensure_future(anext(views))
-    finally:
-        await cancel_task(waiting)
+def _news() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()

@@ -9,7 +9,7 @@ import anyio.to_process
 
 from ...protocols import ConfigError, DeadlineExceeded, RateLimited, Side
 from ..hybrid.hybrid import Hybrid
-from ..lab.replay.sources import compare_policies
+from ..lab.replay.simulation import compare_policies
 from ..task.policy import Policy
 from .charts import Mark, scatter
 from .html import Html, join, table, tag, text

@@ -15,12 +15,13 @@ from .blame import blame_form, find_step
 from .html import Child, Html, facts, fold, join, table, table_row, tag, text
 from .live import Fragments
 from .privacy import outbound_table
-from .view import Page, PageContent, View, failure, live
+from .view import Console, Page, PageContent, View, failure, live
 
 _SHOWN: Final = 50
 """Runs in the list."""
 _MOST_ROWS: Final = 500
 """Rows of a trace that a page shows; the last ones, if there are more."""
+_MOST_TIMELINES: Final = 16
 _HEAD: Final = ("run", "state", "strategy", "steps", "began", "user", "task")
 _NAMED: Final = {RunState.DONE: "good", RunState.FAILED: "bad", RunState.WAITING: "warn"}
 
@@ -53,7 +54,7 @@ async def _runs_table(view: View) -> Html:
 def _row_of(run: Run) -> Html:
     """Return the row of a run, which is made once for each of its states."""
     cells: Sequence[Child] = _cells(run)
-    return table_row(_HEAD, cells)
+    return table_row(_HEAD, cells, key=run.id)
 
 
 def _cells(run: Run) -> Sequence[Child]:
@@ -80,13 +81,25 @@ async def _renew_run(view: View) -> Fragments:
 
 async def _run_body(view: View, run: str, details: RunDetails) -> Html:
     try:
-        happened = _timeline(rows_of(await in_thread(view.console.hybrid.traces.entries, run)))
+        happened = await in_thread(_happened, view.console, run)
     except NotFound:
         happened = tag("p", "No trace of this run is kept.", class_="empty")
     except StoreError as error:
         happened = failure(error.message, error.hint)
     left = await in_thread(view.console.privacy.outbound_log, run)
     return join([_facts(details), tag("h2", "What happened"), happened, tag("h2", "What left this device"), outbound_table(left)])
+
+
+def _happened(console: Console, run: str) -> Html:
+    """Return the timeline of a run. The trace is read again only where it has grown."""
+    length = console.hybrid.traces.length(run)
+    known = console.timelines.pop(run, None)
+    if known is None or known[0] != length:
+        known = (length, _timeline(rows_of(console.hybrid.traces.entries(run))))
+    console.timelines[run] = known
+    for oldest in list(console.timelines)[:-_MOST_TIMELINES]:
+        console.timelines.pop(oldest, None)
+    return known[1]
 
 
 def _facts(details: RunDetails) -> Html:
@@ -129,8 +142,9 @@ def _row(row: TraceRow, end: float, key: str) -> Html:
     summary = [tag("span", text(f"{row.scope}: " * bool(row.scope) + row.title, 300), class_="what"), bar, figures]
     inside = [("asked", row.asked), ("said", row.text), ("label", "" if row.label is None else label_text(row.label))]
     details = [[tag("p", name, class_="note"), tag("pre", text(said))] for name, said in inside if said]
+    moment = tag("p", f"{row.began:.3f} s after the run began", class_="note")
     css = " ".join(["row", side, *(["bad"] if row.is_bad else [])])
-    return tag("div", fold(summary, details, tag("p", f"{row.began:.3f} s after the run began", class_="note"), key=key), class_=css)
+    return tag("div", fold(summary, details, moment, key=key), class_=css, data_key=key)
 
 
 async def _resume(view: View) -> str:

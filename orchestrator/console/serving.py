@@ -1,18 +1,17 @@
 """Serve the console in the process of the HTTP server."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
-
-from starlette.types import ASGIApp
 
 from ...protocols import ConfigError
 from ...protocols.address import parse_address
 from ..budgets.book import open_budgets
 from ..compose.config import Config
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..safety.privacy_records import PrivacyRecords
+from ..serve.server import Front
 from .access import BrowserLogins
 from .app import ConsoleApp, beside
 from .chats import Chats
@@ -22,8 +21,8 @@ from .view import Console
 @asynccontextmanager
 async def console_around(
     hybrid: Hybrid, config: Config, serve: ServeConfig, file: Path | None = None
-) -> AsyncIterator[tuple[BrowserLogins, Callable[[ASGIApp], ASGIApp]]]:
-    """Yield the logins of the console, and a function that puts its pages in front of an app.
+) -> AsyncIterator[tuple[BrowserLogins, Front]]:
+    """Yield the logins of the console, and its pages, to be put in front of an app.
 
     `file` is the one that the configuration was read from. Raises `ConfigError` where no runs are kept.
     """
@@ -39,4 +38,4 @@ async def console_around(
         app = ConsoleApp(
             Console(hybrid, config, file, budgets, privacy, chats), logins, is_secure=serve.certificate is not None, hosts=hosts
         )
-        yield logins, lambda faces: beside(app, faces)
+        yield logins, Front(lambda faces: beside(app, faces), app.end_renewals)

@@ -1,7 +1,7 @@
 """One request for a page: what it asks for, and the frame around every page."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,6 +30,8 @@ class Console:
     budgets: BudgetBook
     privacy: PrivacyRecords
     chats: Chats
+    timelines: dict[str, tuple[int, Html]] = field(default_factory=dict)
+    """Timelines of the runs shown last, with the number of entries of the trace they were made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,9 @@ class Page(NamedTuple):
     """Seconds between two looks at what it shows."""
 
 
-def live(name: str, content: Html) -> Html:
-    """Return an element that `Renew` replaces the content of."""
-    return tag("div", content, id=name, aria_live="polite")
+def live(name: str, content: Html, *, follows: bool = False) -> Html:
+    """Return an element whose content `Renew` returns. `follows`: a page that is read at its end stays there as it grows."""
+    return tag("div", content, id=name, aria_live="polite", data_follows=follows)
 
 
 def document(shown: PageContent, pages: tuple[Page, ...], path: str, session: BrowserSession | None) -> str:

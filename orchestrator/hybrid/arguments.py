@@ -16,7 +16,7 @@ from ..agents.pool import AgentHandle
 from ..compose.agents import FAR_CONFIGS, NEAR_CONFIGS, FarConfig, NearSection, far_handle, near_handle, other_handle
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
-from ..mcp.config import McpName, McpServerConfig
+from ..mcp import McpName, McpServerConfig
 from ..routing.policy_check import require_usable, role_findings
 from ..task.langchain_tools import ForeignTool, as_tool
 from ..task.modes import Mode, Strategy

@@ -19,14 +19,13 @@ from ...protocols import (
     InvalidRequest,
 )
 from ..agents.pool import AgentPool
-from ..cache.agent import put_in_front
 from ..cache.database import ErasedMemory
 from ..compose.agents import FarConfig, NearSection, read_device_state
 from ..compose.config import Config, load_config, with_line
 from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
-from ..mcp.config import McpServerConfig
+from ..mcp import McpServerConfig
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns, erased_of
 from ..runs.store import RunStore
@@ -61,7 +60,6 @@ from .arguments import (
     tools_argument,
 )
 from .blocking import BlockingCalls
-from .metrics import Metrics
 from .pipeline import Pipeline
 from .preparation import Parts
 from .records import Records, open_records, records_argument
@@ -74,6 +72,7 @@ if TYPE_CHECKING:
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
     from ..strategies.calls import TaskGraph
+    from .metrics import Metrics
 
 _logger = logging.getLogger(__name__)
 
@@ -164,6 +163,8 @@ class Hybrid(ServesTurns):
         """Make the parts that work on the agents, the memory and the records."""
         records, memory, cache = self._records, self._memory, self._records.cache
         if cache is not None:
+            from ..cache.agent import put_in_front
+
             put_in_front(self.pool, cache)
         pool = self.pool
         self._router = Router(
@@ -389,8 +390,10 @@ class Hybrid(ServesTurns):
         return self._records.traces
 
     @cached_property
-    def metrics(self) -> Metrics:
+    def metrics(self) -> "Metrics":
         """The metrics of tasks and agents, for Prometheus: `await hybrid.metrics.text()`. Tasks are counted from the first use on."""
+        from .metrics import Metrics
+
         return Metrics(self._parts, {agent.socket for agent in self.attached.values()})
 
     async def cancel(self, run: str, *, user: str = "") -> None:

@@ -25,7 +25,6 @@ from ...protocols import (
     StoreError,
 )
 from ..agents.pool import AgentPool
-from ..cache.plans import PlanCache
 from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
 from ..runs.sessions import SessionStore
@@ -48,6 +47,7 @@ from .preparation import Parts, Preparation
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
+    from ..cache.plans import PlanCache
     from ..strategies.calls import TaskGraph
     from ..strategies.graphs import Graphs
 
@@ -498,6 +498,10 @@ class Pipeline:
         return config
 
 
-def _plan_cache(parts: Parts) -> PlanCache | None:
+def _plan_cache(parts: Parts) -> "PlanCache | None":
     cache = parts.records.cache
-    return PlanCache(cache.database, cache.settings) if cache is not None and cache.settings.plans else None
+    if cache is None or not cache.settings.plans:
+        return None
+    from ..cache.plans import PlanCache
+
+    return PlanCache(cache.database, cache.settings)

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 from ...protocols import InvalidRequest, PermissionDenied, PrivacyViolation, Sensitivity, Side, Unsupported
 from ..agents.pool import AgentPool
 from ..cache.database import ErasedMemory
-from ..cache.plans import PlanCache
 from ..memory.provenance import Recollection
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns
 from ..runs.run import Bounds
-from ..safety.guard import Guard, check_plan, quote_untrusted_data, select_tools
-from ..safety.labels import SessionLabels
+from ..safety.guard import Guard, SessionLabels, check_plan, quote_untrusted_data, select_tools
 from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext
 from ..strategies.tool_calls import ToolChecks
@@ -34,6 +32,7 @@ from .records import OpenRecords
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
+    from ..cache.plans import PlanCache
     from ..memory.consolidation.consolidator import BackgroundConsolidation
     from ..memory.in_tasks import TaskMemory
 
@@ -67,7 +66,7 @@ class Parts:
 class Preparation:
     """Makes tasks, and the contexts that they run with, for one `Hybrid`."""
 
-    def __init__(self, parts: Parts, plans: PlanCache | None) -> None:
+    def __init__(self, parts: Parts, plans: "PlanCache | None") -> None:
         self.sessions = SessionLabels()
         self.erased_memory: ErasedMemory | None = None
         """Empties the cache before a task, if the memory has erased something."""

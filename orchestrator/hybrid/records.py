@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...protocols import ConfigError
 from ..budgets.book import BudgetBook, open_budgets
-from ..cache.answers import AnswerCache
 from ..runs.erasing import open_store
 from ..runs.store import RunStore
 from ..safety.privacy_records import PrivacyRecords
@@ -19,6 +18,8 @@ from ..util.arguments import Location, as_path, parse_section, require
 
 if TYPE_CHECKING:
     from langgraph.types import Checkpointer
+
+    from ..cache.answers import AnswerCache
 
 Part = TypeVar("Part")
 
@@ -46,7 +47,7 @@ class Records:
         budgets: BudgetBook | None = None,
         privacy: PrivacyRecords | None = None,
         traces: TraceStore | None = None,
-        cache: AnswerCache | CacheConfig | Mapping[str, Any] | Location | None = None,
+        cache: "AnswerCache | CacheConfig | Mapping[str, Any] | Location | None" = None,
         checkpointer: "Checkpointer" = None,
     ) -> None:
         self.where = _section(where)
@@ -77,7 +78,7 @@ class OpenRecords:
     budgets: BudgetBook | None
     privacy: PrivacyRecords | None
     traces: TraceStore | None
-    cache: AnswerCache | None
+    cache: "AnswerCache | None"
     checkpointer: "Checkpointer"
     closing: ExitStack = field(default_factory=ExitStack)
     """Closes what was opened here."""
@@ -110,6 +111,8 @@ def open_records(records: Records) -> OpenRecords:
     with ExitStack() as opened:
         cache = records.cache
         if isinstance(cache, CacheConfig):
+            from ..cache.answers import AnswerCache
+
             cache = opened.enter_context(closing(AnswerCache(cache)))
         found = OpenRecords(records.runs, records.budgets, records.privacy, records.traces, cache, records.checkpointer)
         if records.where is not None:
@@ -132,11 +135,15 @@ def _section(given: object) -> RunsConfig | None:
     return RunsConfig(folder=as_path("records", given, otherwise="a Records, a RunsConfig, a mapping"))
 
 
-def _cache(given: object) -> AnswerCache | CacheConfig | None:
+def _cache(given: object) -> "AnswerCache | CacheConfig | None":
     """Return the cache, or the `[cache]` section that a mapping or a path stands for."""
     if isinstance(given, Mapping):
         return parse_section("cache", given, CacheConfig).anchored(Path())
-    if given is None or isinstance(given, (AnswerCache, CacheConfig)):
+    if given is None or isinstance(given, CacheConfig):
+        return given
+    from ..cache.answers import AnswerCache
+
+    if isinstance(given, AnswerCache):
         return given
     return CacheConfig(path=as_path("cache", given, otherwise="an AnswerCache, a CacheConfig, a mapping"))
 

@@ -36,8 +36,7 @@ from ..budgets.book import Commitment, Spent
 from ..routing.router import Router
 from ..runs.ledger import AskedCall
 from ..runs.tool_calls import Occurrence
-from ..safety.guard import Guard
-from ..safety.labels import THE_TASK
+from ..safety.guard import THE_TASK, Guard
 from ..safety.privacy import RunPrivacy
 from ..strategies.graphs import Graphs
 from ..strategies.state import TaskContext, TaskState, recursion_limit

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ..routing.run_records import RunRecord
-from ..util.escaping import page, table
+from ..util.text import page, table
 from .figures import Picture, draw_regret, draw_simulation, draw_world
 from .replay.replayed import Online
 from .replay.simulation import ClassResult, Served, Simulation

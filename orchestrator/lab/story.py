@@ -8,7 +8,7 @@ from ...protocols.steps import Value
 from ..routing.run_records import RunRecord
 from ..task.events import AttemptStarted, SupervisorSpoke, TaskEvent, ToolFinished, ToolStarted
 from .study.workbench import Item, Workbench
-from .worlds.search import SearchWorld
+from .worlds.loading import SearchWorld
 
 STORY_STYLE: Final = """
 .story { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); gap: 1rem; margin: 1rem 0 2rem }

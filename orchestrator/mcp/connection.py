@@ -32,8 +32,7 @@ from ...protocols.validation import parse_output
 from ..agents.breaker import Health
 from ..task.tools import Approver
 from ..util.runtime import cancel_task
-from .config import McpServerConfig
-from .pins import PinnedTool, offered_tool
+from . import McpServerConfig, PinnedTool, offered_tool
 from .process import ServerProcess
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from ...protocols.address import is_loopback
 from ..util.credentials import secret
-from .config import McpServerConfig
+from . import McpServerConfig
 from .process import LONGEST_MESSAGE
 
 if TYPE_CHECKING:

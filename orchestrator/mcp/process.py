@@ -19,7 +19,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from ...protocols import ConfigError
 from ...protocols.secrets import quote
 from ..util.credentials import secret
-from .config import McpServerConfig
+from . import McpServerConfig
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams

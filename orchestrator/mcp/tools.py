@@ -1,4 +1,4 @@
-"""The approved tools of MCP servers, as tools that agents may call."""
+"""The tools of MCP servers: reviewed by the user, and once approved, tools that agents may call."""
 
 import hashlib
 import json
@@ -6,7 +6,8 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import anyio
 from pydantic import ValidationError
@@ -24,9 +25,8 @@ from ...protocols.steps import JsonSchema
 from ...protocols.validation import check_schema
 from ..task.context import current_approver
 from ..task.tools import NOT_RUN, UNKNOWN, Effect, Tool, ToolOptions, explain_arguments
-from .config import McpServerConfig
+from . import McpServerConfig, PinnedTool, read_pins, write_pins
 from .connection import CallUnderWay, McpConnection
-from .pins import PinnedTool, read_pins
 
 if TYPE_CHECKING:
     import asyncio
@@ -186,3 +186,56 @@ def _approved_tools(connection: McpConnection) -> list[McpTool]:
         known = ", ".join(by_name) or "none"
         logger.warning("mcp.%s.tools.%s: no such tool is approved; approved tools: %s", connection.name, unknown, known)
     return [McpTool(connection, pinned) for pinned in by_name.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class McpToolOffer:
+    """A tool that an MCP server offers, and how it stands to what the user has approved."""
+
+    tool: PinnedTool
+    """The definition that the server gives now."""
+    approved: PinnedTool | None
+    """The definition that the user has approved; None: none yet."""
+    problem: str
+    """Reason why the tool cannot be used, such as a schema with references to other documents; empty if it can."""
+
+    @property
+    def state(self) -> Literal["approved", "new", "changed", "unusable"]:
+        """`approved`: as the user has approved it; `new`, `changed`: off until the user approves it; `unusable`: it has a `problem`."""
+        if self.problem:
+            return "unusable"
+        if self.approved is None:
+            return "new"
+        return "approved" if self.approved.sha256 == self.tool.fingerprint else "changed"
+
+
+async def review_mcp_server(name: str, config: McpServerConfig, approve: Callable[[McpToolOffer], bool]) -> list[McpToolOffer]:
+    """Start an MCP server, ask about each tool that it offers, and keep the decisions. Return the offers.
+
+    To be called once the user has seen the command, or the address. Tools that are not offered any more lose their approval.
+
+    Args:
+        name: of the server, for errors.
+        config: its section. A relative folder is that of the current one.
+        approve: decides about a usable tool; False turns it off.
+
+    Raises `Unavailable` if the server cannot be reached, `ConfigError` for a program that is not there, or pins that cannot be kept.
+    """
+    connection = McpConnection(name, config)
+    try:
+        offered = await connection.offered()
+    finally:
+        await connection.release()
+    pins = read_pins(config)
+    approved = {} if pins is None else pins.by_name
+    offers = [McpToolOffer(tool, approved.get(tool.name), _problem(tool)) for tool in offered]
+    write_pins(config, [offer.tool for offer in offers if offer.state != "unusable" and approve(offer)])
+    return offers
+
+
+def _problem(tool: PinnedTool) -> str:
+    try:
+        arguments_schema(tool)
+    except InvalidRequest as error:
+        return error.message
+    return ""

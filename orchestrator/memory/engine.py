@@ -167,7 +167,7 @@ class Change(NamedTuple):
     conflicts: int = 0
     """Number of siblings that are not resolved; a deleted item may have some, too."""
     payload: bytes | None = None
-    """The only head as JSON (`encoding.py`), if it arrived so: engines need not encode it again."""
+    """The only head as JSON (`operation.py`), if it arrived so: engines need not encode it again."""
 
 
 class Logged(NamedTuple):
@@ -177,7 +177,7 @@ class Logged(NamedTuple):
     """0: it has just arrived, and is not stored yet."""
     operation: Operation
     payload: bytes | None = None
-    """The operation as JSON (`encoding.py`), if it has just been read so, and may be stored so."""
+    """The operation as JSON (`operation.py`), if it has just been read so, and may be stored so."""
 
 
 class Hit(NamedTuple):

@@ -15,7 +15,7 @@ from langgraph.store.base import SearchItem
 
 from ...protocols import ConfigError, NearfarError
 from ...protocols.items import ItemAddress, Namespace, Source, Tier, namespace_text
-from ..util.escaping import printable, spell_out
+from ..util.text import printable, spell_out
 from .engine import Condition, Engine, Hit, ItemRow, ItemSelection, selects
 from .operation import Principal
 from .provenance import as_believed

@@ -16,9 +16,9 @@ from ..util.runtime import in_thread
 from . import validation
 from .basic_store import BasicStore
 from .changes import Conflict, MemoryChange, changes_after, conflicts, count_visible, name_of, read_conflict, watch_changes
-from .encoding import Sealer
 from .engine import Engine
 from .erasing import sweep, traces
+from .operation import Sealer
 from .reading import MemoryItem, SearchMode, history
 from .sync import books
 from .sync.keys import SubjectKeys

@@ -15,7 +15,7 @@ from langgraph.store.base import get_text_at_path
 
 from ...protocols import ConfigError
 from ...protocols.items import ItemAddress
-from ..util.embedding import embedder as shipped
+from ..util import embedding as shipped
 from .engine import Change, ItemRow
 from .merge import merge
 from .operation import Operation, seconds

@@ -8,7 +8,6 @@ from typing import Final
 
 from ...protocols import JsonSchema, ToolCall
 from ..task.evidence import AnswerSource, ExtractedAnswer
-from .extraction import extract
 from .forms import text_form, value_form
 
 _NO_CALL: Final = "no call"
@@ -35,6 +34,8 @@ class Answer:
             prompt: the question; it tells which choices there are, and what kind of answer is asked for.
             schema: of the task's output; its field for the answer is taken.
         """
+        from .extraction import extract
+
         if text is None or not text.strip():
             return cls(())
         stated = stated_calls(text)

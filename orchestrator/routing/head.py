@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ...protocols import ConfigError
 from ...protocols.steps import Value
-from ..util.embedding.embedder import NAME, session
+from ..util.embedding import NAME, session
 from .costs import lineage
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from .answers import Answer
 from .quantities import NUMBER_WORDS, UNSIGNED, fraction_of
 
 if TYPE_CHECKING:
-    from ..util.embedding.embedder import Vector
+    from ..util.embedding import Vector
 
 Embed = Callable[[str], "Vector"]
 Embedder = Callable[[], Embed | None]
@@ -85,7 +85,7 @@ early late|earlier later|rise fall|rose fell|east west|north south|success failu
 def shipped_embedder() -> Embed | None:
     """Load the embedder that ships with nearfar; None where the packages that it needs are not installed."""
     try:
-        from ..util.embedding.embedder import MiniLmEmbedder
+        from ..util.embedding import MiniLmEmbedder
 
         return lru_cache(_REMEMBERED)(MiniLmEmbedder().embed)
     except ConfigError:  # words are compared instead

@@ -26,7 +26,7 @@ from ...protocols import InvalidRequest, Side
 from ...protocols.steps import Value
 from ..task.decisions import Estimate, EstimateSource
 from ..task.modes import AgentView
-from ..util.embedding.embedder import MiniLmEmbedder
+from ..util.embedding import MiniLmEmbedder
 from .costs import lineage
 
 if TYPE_CHECKING:

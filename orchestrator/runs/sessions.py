@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from ...protocols import Message
 from ...protocols.items import ItemAddress
@@ -39,7 +39,7 @@ _LATER: Final = (
 )
 
 
-_CONVERSATION: Final = TypeAdapter(tuple[Message, ...])
+_CONVERSATION: Final = TypeAdapter(tuple[Message, ...], config=ConfigDict(defer_build=True))
 
 
 class SessionTurn(Value):

@@ -13,7 +13,6 @@ from typing import Final
 
 from ...protocols import Message, PrivacyViolation, Side, StepReply, StepRequest, StoreError
 from ...protocols.secrets import inspected_by
-from ...protocols.wire import request_to_proto
 from ..agents.pool import AgentHandle
 from ..task.labels import Label
 from ..task.task import current_scope, within_scope
@@ -61,7 +60,7 @@ class OutboundRequest:
 
         Raises `PrivacyViolation` if it holds one, or if the log cannot be written.
         """
-        message = request_to_proto(self.request).SerializeToString()
+        message = _as_sent(self.request)
         try:
             self._inspect(message)
             self._inspect("".join(texts_of(self.request.messages)).encode(errors="ignore"))  # what is cut up between messages, too
@@ -137,7 +136,7 @@ class OutboundRequest:
     async def _log(self, outcome: Outcome, reason: str, findings: Mapping[str, int]) -> int | None:
         if self._filter.records is None:
             return None
-        message = request_to_proto(self.request).SerializeToString()
+        message = _as_sent(self.request)
         record = OutboundRecord(
             at=time.time(),
             agent=self.member.name,
@@ -152,6 +151,12 @@ class OutboundRequest:
             findings=dict(findings),
         )
         return await in_thread(self._filter.records.log, record)
+
+
+def _as_sent(request: StepRequest) -> bytes:
+    from ...protocols.wire import request_to_proto  # it loads protobuf, which a task that stays in this process does without
+
+    return request_to_proto(request).SerializeToString()
 
 
 def _said_before(request: StepRequest) -> str:

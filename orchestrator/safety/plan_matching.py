@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from ...protocols import Message, ToolCall, ToolResult
 from ..task.tools import LOOKED_UP, Effect, Tool, is_cut
-from ..util.escaping import escape_text, unescape_text
+from ..util.text import escape_text, unescape_text
 from .plan_parser import AnyValue, FixedValue, PlanCall, PlanList, PlanObject, PlanValue, Values, each_step, parse_time
 
 _LONGEST_VALUE: Final = 200

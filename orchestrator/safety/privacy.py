@@ -17,8 +17,7 @@ from ..task.labels import OPEN, Label, may_go
 from ..task.policy import OnFinding, PrivacyConfig
 from ..task.task import Task
 from ..util.runtime import in_thread
-from .detection.detector import UNCHECKED, Detector, PrivateFinding
-from .detection.standard import standard_detectors
+from .detection import UNCHECKED, Detector, PrivateFinding
 from .outbound_filter import OutboundFilter, OutboundRequest, OwnMessages, not_logged
 from .placeholders import Placeholders, map_request_texts, map_texts, texts_of, texts_said
 from .privacy_records import RunRecords
@@ -110,6 +109,8 @@ class RunPrivacy:
 
     @cached_property
     def _scanner(self) -> OutboundScanner:
+        from .detection.standard import standard_detectors  # most tasks stay on the device, and need none of its patterns
+
         return OutboundScanner(self._detector or standard_detectors(self._policy.spacy_model, self._policy.detectors), self._policy)
 
     def may_read(self, member: AgentHandle, label: Label) -> bool:

@@ -8,8 +8,7 @@ from typing import Final, Literal
 
 from ...protocols.items import Tier
 from ...protocols.steps import Value
-from ..memory.encoding import OwnedSubject
-from ..memory.operation import Dot
+from ..memory.operation import Dot, OwnedSubject
 from ..memory.sync.keys import SubjectKeys, tag_of
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming

@@ -22,7 +22,7 @@ import anyio
 
 from ..task.policy import PrivacyConfig
 from ..util.runtime import run_in_daemon_thread
-from .detection.detector import UNCHECKED, Detector, Detectors, PrivateFinding, resolve
+from .detection import UNCHECKED, Detector, Detectors, PrivateFinding, resolve
 
 SHORTEST: Final = 8
 """Letters and digits; shorter values occur by chance."""

@@ -27,8 +27,8 @@ from ..task.events import (
 )
 from ..task.results import Attempt, Call, Result
 from ..util.json_text import digest
+from .dialect import common_headers
 from .endpoint import Exchange
-from .metadata import common_headers
 from .options import BY_POLICY, read_options, turn_options
 from .sse import event
 

@@ -13,21 +13,18 @@ from ...protocols import ConfigError, NotFound
 from ...protocols.access import Access
 from ...protocols.address import parse_address
 from ...protocols.tokens import Scope
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..runs.responses import KeptResponses
 from ..runs.store import RunStore
 from .agui import answer_agui
-from .callers import Callers
+from .callers import Callers, OriginCheck
 from .chat import Chat
-from .decisions import decide
-from .embeddings import embed
 from .endpoint import Endpoint, Exchange, Face, turn_endpoint
 from .errors import anthropic_error
 from .mcp_http import PATH, McpMount, TokenGate
 from .messages import Messages
-from .models import list_models, tell_model
-from .origin import OriginCheck
+from .models import decide, embed, list_models, tell_model
 from .responses import Responses
 
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -1,5 +1,6 @@
 """Serve requests: who calls, what is asked, the answer in one piece or as events, and every error as its dialect words it."""
 
+import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -10,18 +11,19 @@ from uuid import uuid4
 import orjson
 from starlette.datastructures import Headers
 
-from ...protocols import InternalError, NearfarError
+from ...protocols import InternalError, Message, NearfarError
 from ...protocols.propagation import TRACEPARENT, continued_trace
 from ...protocols.secrets import log_defect
 from ...protocols.security import Identity
 from ...protocols.tokens import Scope
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
+from ..task.task import as_messages
 from ..task.turns import Speaker, Turn, TurnFinished, TurnText
+from ..util.text import tokens_at_most
 from .callers import Callers
-from .dialect import AskedOfTurn, Incoming, TurnDialect
+from .dialect import SCHEMA, AskedOfTurn, Incoming, TurnDialect, common_headers, speaker_headers, turn_headers
 from .errors import Body, WrongMethod, openai_error, retry_headers, status_of
-from .metadata import common_headers, speaker_headers, turn_headers
 from .requests import ClientLeft, Receive, Send, read_object
 from .requests import Scope as Asgi
 from .sse import EventStream, encoded, while_connected
@@ -222,3 +224,42 @@ def turn_endpoint(face: Face, dialect: TurnDialect) -> Endpoint:
         await exchange.serve_turn(dialect)
 
     return Endpoint(face, answer, error_body=dialect.error_body)
+
+
+_OF_MESSAGE: Final = 8
+"""Tokens by which a template marks a message."""
+_OF_TOOL: Final = 24
+"""Tokens by which a template describes a tool, besides its schema."""
+
+
+async def answer_count(exchange: Exchange, asked: AskedOfTurn, **body: str) -> None:
+    """Answer with `body` and the tokens of a request: messages, images, tools and template; and whether they are exact."""
+    exact = await exchange.while_connected(_exact_tokens(exchange.face.hybrid, asked))
+    tokens, count = (_estimated_tokens(asked), "estimated") if exact is None else (exact, "exact")
+    told = {**body, "input_tokens": tokens, "nearfar": {"schema": SCHEMA, "count": count}}
+    await exchange.reply(told, headers={"x-nearfar-count": count})
+
+
+async def _exact_tokens(hybrid: Hybrid, asked: AskedOfTurn) -> int | None:
+    """Return the tokens that the near agent would count; None where it would not begin the turn, or cannot count."""
+    try:
+        return await hybrid.count_turn_tokens(asked.prompt, tools=asked.tools, tool_choice=asked.tool_choice, **asked.options)
+    except NearfarError as error:  # clients count also what no agent here would serve
+        logger.debug("tokens are estimated, since they cannot be counted: %s", error)
+        return None
+
+
+def _estimated_tokens(asked: AskedOfTurn) -> int:
+    tools = sum(_OF_TOOL + tokens_at_most(_as_text(tool)) for tool in asked.tools)
+    return sum(map(_message_tokens, as_messages(asked.prompt))) + tools
+
+
+def _as_text(tool: object) -> str:
+    return json.dumps(tool, ensure_ascii=False, default=str)
+
+
+def _message_tokens(message: Message) -> int:
+    result = message.tool_result
+    texts = [message.text, "" if result is None else f"{result.name}{result.content}"]
+    texts += [f"{call.name}{json.dumps(call.arguments, ensure_ascii=False)}" for call in message.tool_calls]
+    return _OF_MESSAGE + sum(map(tokens_at_most, texts)) + sum(each.most_tokens for each in message.attachments)

@@ -13,12 +13,11 @@ from ...protocols.access import Access
 from ...protocols.address import parse_address
 from ...protocols.security import Identity
 from ...protocols.tokens import Scope as TokenScope
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..util.runtime import cancel_task, in_thread
-from .callers import ADMISSION_KEY, AdmittedCaller, Callers
+from .callers import ADMISSION_KEY, AdmittedCaller, Callers, OriginCheck
 from .errors import openai_error, refusal_of, retry_headers
-from .origin import OriginCheck
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer

@@ -4,8 +4,10 @@ Both eras of the protocol are served: 2026-07-28 without sessions, and 2025-11-2
 """
 
 import json
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager, redirect_stdout
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -14,6 +16,7 @@ from uuid import uuid4
 from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_REQUEST, ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult, ToolAnnotations
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field
@@ -22,7 +25,7 @@ from ...protocols import ApprovalNeeded, ApprovalRequest, ConfigError, NearfarEr
 from ...protocols.access import Access
 from ...protocols.security import IDENTITY, Identity
 from ...protocols.tokens import Scope
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.arguments import TaskOptions
 from ..hybrid.hybrid import Hybrid
 from ..memory.in_tasks import memory_tools
@@ -31,12 +34,13 @@ from ..task.events import AttemptStarted, TaskEvent, TaskFinished, ToolStarted
 from ..task.modes import Mode
 from ..task.results import Result
 from ..tracing.page import rows_of
-from ..util.escaping import spell_out
-from ..util.runtime import in_thread
+from ..util.runtime import in_thread, run_in_daemon_thread
+from ..util.text import spell_out
 from .callers import ADMISSION_KEY, AdmittedCaller
 from .options import BY_POLICY, RequestOptions, turn_options
 
 if TYPE_CHECKING:
+    import anyio
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
 _PREFIX: Final = "mcp-"
@@ -294,3 +298,49 @@ def _call_text(request: ApprovalRequest) -> str:
     """Return the reason and the whole call, control characters written out: a call that is cut off cannot be judged."""
     arguments = json.dumps(request.call.arguments, ensure_ascii=False)
     return spell_out(f"{request.reason}: {request.call.name} {arguments}")
+
+
+_PIECE: Final = 65_536
+_LONGEST_MESSAGE: Final = 8 * 1024 * 1024
+"""Bytes; a host that sends more without an end of line has left."""
+
+
+async def serve_stdio(server: MCPServer) -> None:
+    """Serve the host that has started this program until it closes standard input.
+
+    Nothing but the protocol is written to standard output: what tools and their children print goes to standard error.
+    """
+    low = server._lowlevel_server  # there is no public way to it
+    with ExitStack() as claiming:
+        claiming.enter_context(redirect_stdout(sys.__stdout__))
+        async with stdio_server(stdin=cast("anyio.AsyncFile[str]", _InputLines())) as (heard, said):
+            claiming.close()
+            await low.run(heard, said, low.create_initialization_options())
+
+
+class _InputLines:
+    """The lines of standard input, which nothing else in this process can read from now on.
+
+    The package reads it in a thread that is waited for, so that Ctrl-C would have no effect before the next line.
+    """
+
+    def __init__(self) -> None:
+        self._input = os.dup(0)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        self._rest = b""
+
+    def __aiter__(self) -> "_InputLines":
+        return self
+
+    async def __anext__(self) -> str:
+        while b"\n" not in self._rest:
+            # Unbuffered: a thread that waits in a buffered file would hold its lock when the program ends.
+            piece = await run_in_daemon_thread(partial(os.read, self._input, _PIECE))
+            assert isinstance(piece, bytes), "it reads bytes"
+            if not piece or len(self._rest) > _LONGEST_MESSAGE:
+                raise StopAsyncIteration
+            self._rest += piece
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode(errors="replace")

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 
 from ...protocols import ModelNotFound, PermissionDenied, Sensitivity, Side
 from ...protocols.steps import Value
-from ..compose.http import CallerConfig
+from ..compose.hub import CallerConfig
 from ..hybrid.arguments import TurnOptions
 from ..hybrid.hybrid import Hybrid
 from ..task.modes import Mode, Strategy

@@ -1,14 +1,16 @@
-"""Requests as they arrive: their body within its limits, and the fields that nothing here knows."""
+"""Requests as they arrive: their body within its limits, fields that several APIs share, and those that nothing here knows."""
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 import orjson
+from pydantic import ValidationError
 
-from ...protocols import DeadlineExceeded, InvalidRequest
+from ...protocols import DeadlineExceeded, Effort, InvalidRequest
 from ...protocols.limits import FIRST_MESSAGE_SECONDS, JSON_DEPTH
+from ..task.sampling import Sampling
 from .errors import BadField, BodyTooLarge
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -100,3 +102,122 @@ def ignored(body: Mapping[str, Any], known: Collection[str], *, prefix: str = ""
 def warning(*words: str) -> str:
     """Return a warning for the header `x-nearfar-warnings`, such as `dropped;tool;web_search`."""
     return ";".join(_NOT_SHOWN.sub("_", word)[:_LONGEST_NAME] for word in words)
+
+
+Fields = Mapping[str, Any]
+"""A JSON object that a client has sent."""
+
+_SEEDS: Final = 2**31
+_BETWEEN: Final = {"type": "text", "text": "\n\n"}
+
+
+def sampling_of(given: Mapping[str, tuple[str, Any]]) -> Sampling:
+    """Return the sampling of a turn. Raise `BadField` for a value that cannot be used.
+
+    Args:
+        given: by our names, the name of the client's field and its value.
+    """
+    values = {ours: _value(ours, value) for ours, (_, value) in given.items()}
+    try:
+        return Sampling.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        theirs = given[str(first["loc"][0])][0]
+        raise BadField(f"{theirs}: {first['msg']}", param=theirs) from None
+
+
+def _value(name: str, value: Any) -> Any:  # noqa: ANN401 - as it came
+    if name == "seed" and isinstance(value, int):
+        return value % _SEEDS
+    return (value,) if name == "stop" and isinstance(value, str) else value
+
+
+def effort_of(given: object, param: str) -> Effort | None:
+    """Return how long the model may think; None: the policy decides. Raise `BadField` that names `param`."""
+    if given is None:
+        return None
+    try:
+        return Effort(str(given))
+    except ValueError:
+        raise BadField(f"{param} is one of {', '.join(Effort)}", param=param) from None
+
+
+def with_one_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages of which only the first may be a system message: those at the beginning are joined, and later ones become the
+    user's, as chat templates of many models refuse a second one."""
+    first = next((place for place, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    later = [{**message, "role": "user"} if message["role"] == "system" else message for message in messages[first:]]
+    if first < 2:
+        return [*messages[:first], *later]
+    parts = [part for message in messages[:first] for part in (_BETWEEN, *_parts(message["content"]))]
+    return [{"role": "system", "content": parts[1:]}, *later]
+
+
+def _parts(content: object) -> list[object]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+
+
+def opening_of(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return how a conversation begins: its system message, and the first one of the user."""
+    roles: dict[str, Any] = {}
+    for message in messages:
+        if message["role"] in ("system", "user"):
+            roles.setdefault(message["role"], message["content"])
+    return sorted(roles.items())
+
+
+def wrong(param: str, problem: str, *, hint: str = "") -> BadField:
+    """Return the error of the field at `param`, such as `tools[0].name`."""
+    return BadField(f"{param}: {problem}", param=param, hint=hint)
+
+
+def as_object(value: object, param: str) -> Fields:
+    """Return a value that has to be an object."""
+    if not isinstance(value, Mapping):
+        raise wrong(param, f"it must be an object, not {type(value).__name__}")
+    return value
+
+
+def as_objects(body: Fields, name: str) -> Sequence[Fields]:
+    """Return a list of objects; an empty one where it is left out."""
+    given: list[object] = field(body, name, list, "a list", [])
+    return [as_object(each, f"{name}[{place}]") for place, each in enumerate(given)]
+
+
+def required_text(body: Fields, name: str, param: str) -> str:
+    """Return a text that has to be there; `param` is the place of the object that holds it."""
+    value = body.get(name)
+    if not isinstance(value, str) or not value:
+        raise wrong(f"{param}.{name}", "it must be a text that is not empty")
+    return value
+
+
+def choice_of(value: object, known: Sequence[str], param: str) -> str:
+    """Return a text that has to be one of those `known`."""
+    if value not in known:
+        raise wrong(param, f"{value!r} is none of {', '.join(known)}")
+    return str(value)
+
+
+def schema_of(given: object, param: str) -> dict[str, Any] | None:
+    """Return the JSON Schema of an answer that has the schema in its format; None for free text."""
+    if given is None:
+        return None
+    wanted = as_object(given, param)
+    kind = choice_of(wanted.get("type"), ("text", "json_object", "json_schema"), f"{param}.type")
+    if kind == "text":
+        return None
+    return {"type": "object"} if kind == "json_object" else dict(as_object(wanted.get("schema"), f"{param}.schema"))
+
+
+def plain(content: object) -> str:
+    """Return the text of a content: a text, or a list of parts."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n\n".join(str(part["text"]) for part in parts if isinstance(part, Mapping) and part.get("text"))
+
+
+def given_fields(body: Fields, names: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
+    """Return what `sampling_of` takes, from the client's `names` of samplers to ours."""
+    return {ours: (name, body[name]) for name, ours in names.items() if body.get(name) is not None}

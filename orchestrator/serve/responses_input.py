@@ -4,20 +4,22 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from .fields import (
+from .requests import (
     Fields,
     as_object,
     as_objects,
     choice_of,
     effort_of,
+    field,
     given_fields,
+    ignored,
     required_text,
     sampling_of,
     schema_of,
+    warning,
     with_one_system,
     wrong,
 )
-from .requests import field, ignored, warning
 
 _KNOWN: Final = (
     *("background", "client_metadata", "conversation", "input", "instructions", "max_output_tokens", "metadata", "model", "nearfar"),

@@ -3,10 +3,10 @@
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 
@@ -17,7 +17,7 @@ from ...protocols.channel import server_tls
 from ...protocols.limits import HANDSHAKE_SECONDS, UNREAD_SECONDS, most_connections
 from ...protocols.security import check_exposure
 from ...protocols.tokens import Tokens
-from ..compose.http import ServeConfig
+from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..util.runtime import cancel_task
 
@@ -37,13 +37,17 @@ if TYPE_CHECKING:
 IDLE_SECONDS: Final = 75
 """Seconds for which a connection stays open between two requests: clients of both makers keep theirs for less."""
 _BACKLOG: Final = 1024
+_MOST_HEAD: Final = 64 * 1024
+"""Bytes that a client may send before the head of its request is complete."""
 _LEAST_DRAIN: Final = 0.05
 """Seconds in which connections without a request are closed."""
 
 
 class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen by uvicorn among its own
-    """A connection that ends if its client sends no request, or does not read what it is sent."""
+    """A connection that ends if its client sends no request, or an endless head, or does not read what it is sent."""
 
+    _head = 0
+    """Bytes of a request's head that is not complete."""
     _limit: asyncio.TimerHandle | None = None
     _is_upgraded = False
 
@@ -54,15 +58,24 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
         self._end_after(HANDSHAKE_SECONDS)
 
     def data_received(self, data: bytes) -> None:
+        latest = self.cycle
+        is_body = latest is not None and latest.more_body
         super().data_received(data)
         if self._is_upgraded:
             return  # its WebSocket has limits of its own
+        self._head = 0 if is_body or self.cycle is not latest else self._head + len(data)
+        if self._head > _MOST_HEAD:
+            self.transport.abort()  # httptools keeps heads of any length
         if self.flow.write_paused:
             return  # further requests are no excuse for leaving the response unread
         if self.cycle is not None and not self.cycle.response_complete:
             self._end_after(None)
         elif self._limit is None:
             self._end_after(HANDSHAKE_SECONDS)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take in a header without the blanks around it, which httptools leaves at the end of values (RFC 9110, section 5.5)."""
+        super().on_header(name, value.strip(b" \t"))
 
     def handle_websocket_upgrade(self, *event: Any) -> None:  # noqa: ANN401 - h11's implementation is given an event, httptools' none
         self._is_upgraded = True
@@ -108,12 +121,21 @@ class _Server(uvicorn.Server):
             self.listens.set()
 
 
+class Front(NamedTuple):
+    """Further pages in front of an app."""
+
+    around: Callable[[ASGIApp], ASGIApp] = lambda app: app
+    """Returns the app with the pages in front of it."""
+    end_streams: Callable[[], None] = lambda: None
+    """Ends the responses that would not end by themselves; called when the server drains."""
+
+
 class HttpServer:
     """A server that runs."""
 
-    def __init__(self, server: _Server, address: str, access: Access, mcp: McpMount | None) -> None:
+    def __init__(self, server: _Server, address: str, access: Access, streams: Sequence[Callable[[], None]]) -> None:
         self._server = server
-        self._mcp = mcp
+        self._end_streams = streams
         self.address = address
         """URL at which it listens."""
         self.access = access
@@ -127,8 +149,8 @@ class HttpServer:
     async def drain(self) -> None:
         """Stop listening, let requests finish as long as the server was told to, and end."""
         self._server.should_exit = True
-        if self._mcp is not None:
-            self._mcp.end_listening()
+        for end in self._end_streams:
+            end()
         await self._server.has_ended.wait()
 
     def end_now(self) -> None:
@@ -140,10 +162,15 @@ class HttpServer:
 
 @asynccontextmanager
 async def serve_hybrid(
-    hybrid: Hybrid, config: ServeConfig, *, tokens: Tokens, drain: float = 0.0, around: Callable[[ASGIApp], ASGIApp] = lambda app: app
+    hybrid: Hybrid,
+    config: ServeConfig,
+    *,
+    tokens: Tokens,
+    drain: float = 0.0,
+    front: Front = Front(),  # noqa: B008 - it cannot change
 ) -> AsyncIterator[HttpServer]:
-    """Serve a `hybrid` over HTTP until the context ends; requests that are being served then get `drain` seconds. `around` returns the app
-    with others in front of it.
+    """Serve a `hybrid` over HTTP until the context ends; requests that are being served then get `drain` seconds. `front` stands before the
+    app.
 
     Raises `ConfigError` for an address that cannot be used, or that others can reach without TLS.
     """
@@ -156,8 +183,9 @@ async def serve_hybrid(
     watching = asyncio.create_task(access.watch())
     mcp = McpMount(hybrid, config) if find_spec("mcp") is not None else None
     try:
-        async with serve_app(lambda _: around(make_app(hybrid, config, access, mcp)), address, config, drain=drain) as (server, url):
-            yield HttpServer(server, url, access, mcp)
+        streams = [front.end_streams] if mcp is None else [front.end_streams, mcp.end_listening]
+        async with serve_app(lambda _: front.around(make_app(hybrid, config, access, mcp)), address, config, drain=drain) as (server, url):
+            yield HttpServer(server, url, access, streams)
     finally:
         if mcp is not None:
             await mcp.aclose()

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, aclosing, closing, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, closing, nullcontext
 from decimal import Decimal
 from functools import cached_property
 from itertools import pairwise
@@ -163,12 +163,8 @@ def add_node(graph: TaskGraphBuilder, name: str, node: Node, edge: Edge, followi
     graph.add_node(name, node_and_edge, destinations=tuple(following))
 
 
-async def with_idle_timeout(events: AsyncIterator[StepEvent], timeouts: IdleTimeouts | None) -> AsyncGenerator[StepEvent, None]:
-    """Yield events, and raise `Stalled` if the next one is late. With None, wait for any length of time."""
-    if timeouts is None:
-        async for event in events:
-            yield event
-        return
+async def with_idle_timeout(events: AsyncIterator[StepEvent], timeouts: IdleTimeouts) -> AsyncGenerator[StepEvent, None]:
+    """Yield events, and raise `Stalled` if the next one is late."""
     limit = timeouts.first_token
     while True:
         waiting = asyncio.timeout(limit)
@@ -183,6 +179,11 @@ async def with_idle_timeout(events: AsyncIterator[StepEvent], timeouts: IdleTime
             return
         yield following
         limit = timeouts.idle
+
+
+def _timed(events: AsyncIterator[StepEvent], timeouts: IdleTimeouts | None) -> AbstractAsyncContextManager[AsyncIterator[StepEvent]]:
+    """Return the events with their idle timeouts. With None, each is waited for, as long as it may take."""
+    return nullcontext(events) if timeouts is None else aclosing(with_idle_timeout(events, timeouts))
 
 
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, Stalled, StepLost)
@@ -325,7 +326,7 @@ class CallLog:
         with handle.health.trying() as trial:
             limit = asyncio.timeout(None if request.timeout is None else request.timeout + _GRACE)
             try:
-                async with limit, stream(agent, request) as events, aclosing(with_idle_timeout(events, idle)) as timed:
+                async with limit, stream(agent, request) as events, _timed(events, idle) as timed:
                     async for event in timed:
                         if listening.hear(event):
                             handle.health.end_probe(trial)
@@ -451,8 +452,10 @@ class _Listening:
 
     def is_lost(self, error: BaseException | None) -> bool:
         """Return whether the model worked, or may have, without reporting its usage."""
+        if self._finished is not None and not self._is_unreported:
+            return False
         may_have_worked = isinstance(error, (*WORK_LOST, anyio.get_cancelled_exc_class())) and getattr(error, "was_sent", True)
-        return (bool(self._text or self._calls) or may_have_worked) and (self._finished is None or self._is_unreported)
+        return bool(self._text or self._calls) or may_have_worked
 
     @property
     def _is_unreported(self) -> bool:

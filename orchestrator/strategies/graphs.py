@@ -20,8 +20,7 @@ from ..routing.costs import StepTaken
 from ..routing.escalation import Escalation
 from ..routing.router import Router
 from ..runs.tool_calls import Occurrences
-from ..safety.guard import CallContext
-from ..safety.labels import initial_label
+from ..safety.guard import CallContext, initial_label
 from ..task.context import asking, calling_for
 from ..task.events import ApprovalAsked, Routed, ToolFinished
 from ..task.labels import Chosen, Label, join_labels, label_of_stranger
@@ -215,11 +214,13 @@ class TaskNodes:
         said = turn.said(reply)
         if said.tool_calls and turn.is_judged and turn.is_doubtful(call):
             return {**turn.stop(runtime), "calls": log.as_json}
-        before, made, settled = turn.state["messages"], log.as_json, turn.go_on()
+        before, made = turn.state["messages"], log.as_json
         context = self.context(runtime)
         if any(acts(call, context) for call in said.tool_calls):
             judging = ActJudging(turn, said, before, made, self, context)
             settled = judging.settled(judging.verdict(), runtime)
+        else:
+            settled = turn.go_on()
         if settled["draft"] is None:  # the draft was rejected
             return {**settled, "calls": made}
         noted = {**noted, "reasons": [*noted["reasons"], *left_out(reply.message, said)]}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 from langgraph.graph import END, START, StateGraph
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from ...protocols import (
     Agent,
@@ -86,7 +86,7 @@ def _last_border(text: str, start: int, end: int) -> int | None:
     return None
 
 
-_JOBS_OF_REPLY = TypeAdapter(tuple[Job, ...])
+_JOBS_OF_REPLY = TypeAdapter(tuple[Job, ...], config=ConfigDict(defer_build=True))
 _ABSTENTIONS = frozenset({"", "none", "null", "n/a"})
 """How models that should have answered null write it."""
 _QUOTES = "\"'“”‘’«» "

@@ -16,11 +16,9 @@ from ...protocols.items import Tier
 from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..budgets.account import Account
-from ..cache.plans import PlanCache
 from ..memory.provenance import Recollection
 from ..runs.tool_calls import ActionCount
-from ..safety.guard import CallContext, TrustedHistory
-from ..safety.labels import initial_label
+from ..safety.guard import CallContext, TrustedHistory, initial_label
 from ..safety.placeholders import map_message_texts
 from ..safety.plan_matching import quote_data
 from ..safety.privacy import PrivateResult, RunPrivacy
@@ -39,6 +37,7 @@ from .tool_calls import PlannedCall, ToolCalls, ToolChecks
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
+    from ..cache.plans import PlanCache
     from .speculation import LookAhead
 
 
@@ -73,7 +72,8 @@ class _Memo:
         if known is not None and known[0] is value:
             return known[1]
         part: Json = value.__pydantic_serializer__.to_python(value, mode="json")  # `model_dump` without its thirteen options
-        if not any(getattr(value, name) for name in _left_out(type(value))):  # what is left out is not to be read back
+        left_out = _left_out(type(value))
+        if not left_out or not any(getattr(value, name) for name in left_out):  # what is left out is not to be read back
             self._keep(part, value)
         return part
 
@@ -318,7 +318,7 @@ class TaskContext:
     """The steps that near has proposed ahead of far; None: nothing runs ahead."""
     account: Account | None = None
     """The task's budget account; None if the graph runs by itself in another app."""
-    plans: PlanCache | None = None
+    plans: "PlanCache | None" = None
     """Plans of earlier tasks; None: every plan is made from scratch."""
     recollection: Recollection | None = None
     """The memory items recalled for the task; None if the graph runs by itself in another app."""

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ...protocols import InvalidOutput, NearfarError
 from ...protocols.steps import Value
@@ -97,7 +97,7 @@ def _complexity(subtask: Subtask) -> float:
     return log2(1 + len(subtask.task.split())) * (1 + _READING * len(subtask.needs))
 
 
-_SUBTASKS = TypeAdapter(tuple[Subtask, ...])
+_SUBTASKS = TypeAdapter(tuple[Subtask, ...], config=ConfigDict(defer_build=True))
 
 
 def read_plan(reply: str, *, maximum_subtasks: int) -> SubtaskPlan:

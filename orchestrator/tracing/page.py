@@ -24,7 +24,7 @@ from ..task.events import (
 from ..task.labels import Label
 from ..task.results import Call, SideUsage
 from ..task.task import call_text, transcript
-from ..util.escaping import page, printable, table
+from ..util.text import page, printable, table
 from .store import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
 
 Kind = Literal["run", "decision", "attempt", "step", "tool", "label"]

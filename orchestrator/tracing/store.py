@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from ...protocols import Message, NotFound, Sensitivity, Side, StoreCorrupt, StoreError, ToolCall, ToolResult, ToolSpec
 from ...protocols.steps import Value
@@ -154,7 +154,7 @@ AnyEntry = Annotated[
     RunBegan | AgentStepped | ToolRan | Labelled | Happened | RunEnded | EntriesLost,
     Field(discriminator="type"),
 ]
-ENTRY: TypeAdapter[AnyEntry] = TypeAdapter(AnyEntry)
+ENTRY: TypeAdapter[AnyEntry] = TypeAdapter(AnyEntry, config=ConfigDict(defer_build=True))
 
 
 logger = logging.getLogger(__name__)
@@ -218,6 +218,12 @@ class TraceStore:
         if not rows:
             raise NotFound(f"there is no trace of a run {run!r}", hint="nearfar trace list shows them")
         return [_read(run, content) for (content,) in rows]
+
+    def length(self, run: str) -> int:
+        """Return the number of entries that a run's trace has by now."""
+        with self.database.reading() as session:
+            (length,) = session.execute("SELECT count(*) FROM entries WHERE run = ?", (run,)).fetchone()
+        return int(length)
 
     def ids(self, prefix: str = "", *, limit: int = 10_000) -> list[str]:
         """Return the ids of runs that begin with `prefix`, the newest first, `limit` at most."""

@@ -299,9 +299,12 @@ def _untraced_node(whole: "Runnable[Any, Any]", steps: Sequence["Runnable[Any, A
         async def ainvoke(self, input: Any, config: "RunnableConfig | None" = None, **options: Any) -> Any:  # noqa: ANN401 - as LangChain has it
             if config is None or _is_watched(config):
                 return await whole.ainvoke(input, config, **options)
-            with _set(var_child_runnable_config, config):  # there LangGraph's `interrupt` looks for it
+            token = var_child_runnable_config.set(config)  # there LangGraph's `interrupt` looks for it
+            try:
                 for step in steps:
                     input = await step.ainvoke(input, config)
+            finally:
+                var_child_runnable_config.reset(token)
             return input
 
     return UntracedNode()

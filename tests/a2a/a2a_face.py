@@ -31,7 +31,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from nearfar import Hybrid
 from nearfar.orchestrator.a2a.server import A2aServer, serve_a2a
-from nearfar.orchestrator.compose.http import ServeConfig
+from nearfar.orchestrator.compose.hub import ServeConfig
 from nearfar.protocols.address import Address
 
 TRANSPORTS = ("GRPC", "JSONRPC", "HTTP+JSON")

@@ -19,9 +19,9 @@ from a2a.types import Artifact, Message, SendMessageRequest, Task
 from google.protobuf.json_format import Parse
 
 from nearfar import Hybrid, ScriptedAgent, ToolCall, tool
-from nearfar.orchestrator.a2a import handler, live, records, server
+from nearfar.orchestrator.a2a import handler, records, server
 from nearfar.orchestrator.a2a.tasks import A2aTasks
-from nearfar.orchestrator.compose.http import ServeConfig
+from nearfar.orchestrator.compose.hub import ServeConfig
 from nearfar.orchestrator.task.results import Result
 from nearfar.protocols.address import Address
 from nearfar.protocols.steps import StepRequest
@@ -105,7 +105,7 @@ def _artifact(result: Result) -> Artifact:
 
 async def main(port: int, grpc_port: int, folder: Path) -> None:
     """Serve until the process is ended."""
-    records.answer_of = live.answer_of = _artifact  # type: ignore[attr-defined]
+    records.answer_of = _artifact  # type: ignore[attr-defined]
     server.A2aHandler = TckHandler  # type: ignore[attr-defined]
     agent = SlowAgent(_reply, pace=_pause)
     serving = {"address": Address(host="127.0.0.1", port=port), "grpc_port": grpc_port, "insecure": True, "tasks": TckTasks}

@@ -20,7 +20,7 @@ from a2a.utils.errors import (
 from a2a_face import TRANSPORTS, answer, both, calling, facts, said, served, until
 
 from nearfar import Hybrid, ScriptedAgent, Sensitivity, Side, ToolCall, tool
-from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
+from nearfar.orchestrator.compose.hub import CallerConfig, ServeConfig
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("transport", TRANSPORTS)]
 PAID: list[int] = []

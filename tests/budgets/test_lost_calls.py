@@ -14,7 +14,7 @@ from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.protocols import Agent, Message, Prices, ScriptedAgent, Sensitivity, Side, StepRequest, Unavailable, WorkerCrashed, complete
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import serve
-from nearfar.protocols.testing.chaos import ChaosProxy, chaos_proxy
+from nearfar.protocols.testing import ChaosProxy, chaos_proxy
 
 pytestmark = pytest.mark.anyio
 PRICES = Prices.model_validate({"input": 10, "output": 10, "source": "a test", "as_of": "2026-11-18"})

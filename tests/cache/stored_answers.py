@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.task.stores import CacheConfig
-from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
+from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 from nearfar.protocols import Message, Prices, StepRequest
 from nearfar.protocols.steps import Sensitivity
 
 if TYPE_CHECKING:
-    from nearfar.orchestrator.util.embedding.embedder import Vector
+    from nearfar.orchestrator.util.embedding import Vector
 
 PRICES: Final = Prices(input=Decimal(1_000), output=Decimal(2_000), source="made up", as_of=date(2026, 1, 1))
 STRENGTH: Final = "How can I become physically strong?"

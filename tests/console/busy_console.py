@@ -245,13 +245,11 @@ async def busy(folder: Path, *, hostile: str = "", sweep: Path | None = None) ->
             Hybrid(
                 near=near, far=far, tools=[wire, timetable], policy=PolicyFile(file), memory=TaskMemory(store), records=Records(config.runs)
             ) as hybrid,
-            console_around(hybrid, config, config.serve.model_copy(update={"address": "127.0.0.1:0"}), file) as (logins, around),
-            serve_hybrid(
-                hybrid, config.serve.model_copy(update={"address": "127.0.0.1:0"}), tokens={"app": TOKEN}, around=around
-            ) as server,
+            console_around(hybrid, config, config.serve.model_copy(update={"address": "127.0.0.1:0"}), file) as (logins, front),
+            serve_hybrid(hybrid, config.serve.model_copy(update={"address": "127.0.0.1:0"}), tokens={"app": TOKEN}, front=front) as server,
         ):
             await serve_tasks(hybrid, hostile)
-            yield Opened(server.address, logins, hybrid)
+            yield Opened(server, logins, hybrid)
 
 
 @asynccontextmanager

@@ -11,10 +11,10 @@ import httpx
 
 from nearfar import Hybrid, Records, ScriptedAgent, Tool
 from nearfar.orchestrator.compose.config import Config
-from nearfar.orchestrator.compose.http import ServeConfig
+from nearfar.orchestrator.compose.hub import ServeConfig
 from nearfar.orchestrator.console.access import BrowserLogins
 from nearfar.orchestrator.console.serving import console_around
-from nearfar.orchestrator.serve.server import serve_hybrid
+from nearfar.orchestrator.serve.server import HttpServer, serve_hybrid
 from nearfar.orchestrator.task.stores import RunsConfig
 
 TOKEN = "t" * 32
@@ -24,9 +24,13 @@ TOKEN = "t" * 32
 class Opened:
     """A console that is served."""
 
-    address: str
+    server: HttpServer
     logins: BrowserLogins
     hybrid: Hybrid
+
+    @property
+    def address(self) -> str:
+        return self.server.address
 
     @property
     def link(self) -> str:
@@ -42,17 +46,22 @@ class Opened:
 
 @asynccontextmanager
 async def opened(
-    folder: Path, near: ScriptedAgent, far: ScriptedAgent | None = None, tools: tuple[Tool, ...] = (), file: Path | None = None
+    folder: Path,
+    near: ScriptedAgent,
+    far: ScriptedAgent | None = None,
+    tools: tuple[Tool, ...] = (),
+    file: Path | None = None,
+    drain: float = 0.0,
 ) -> AsyncIterator[Opened]:
     """Serve the console of a `Hybrid` whose records lie in a folder."""
     serve = ServeConfig(address="127.0.0.1:0")
     config = Config(runs=RunsConfig(folder=folder / "runs"))
     async with (
         Hybrid(near=near, far=far, tools=list(tools), records=Records(folder / "runs")) as hybrid,
-        console_around(hybrid, config, serve, file) as (logins, around),
-        serve_hybrid(hybrid, serve, tokens={"app": TOKEN}, around=around) as server,
+        console_around(hybrid, config, serve, file) as (logins, front),
+        serve_hybrid(hybrid, serve, tokens={"app": TOKEN}, front=front, drain=drain) as server,
     ):
-        yield Opened(server.address, logins, hybrid)
+        yield Opened(server, logins, hybrid)
 
 
 def fields_of(page: str, action: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nearfar import ScriptedAgent, Side, StepRequest, ToolCall, tool
 from nearfar.orchestrator.console.charts import Mark, bars, scatter
 from nearfar.orchestrator.console.html import LONGEST_TEXT, tag, text
-from nearfar.orchestrator.console.live import Channel
+from nearfar.orchestrator.console.live import Channel, patch
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -24,11 +24,20 @@ HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(1)>\u202egnp.exe\x1
 
 
 async def fragments(browser: httpx.AsyncClient, path: str) -> AsyncGenerator[dict[str, str], None]:
-    """Yield what keeps a page up to date."""
+    """Yield the parts of a page that have changed, put together from what keeps it up to date."""
+    known: dict[str, str] = {}
     async with browser.stream("GET", path) as stream:
         async for line in stream.aiter_lines():
             if line.startswith("data: "):
-                yield json.loads(line.removeprefix("data: "))
+                changed = json.loads(line.removeprefix("data: "))
+                known |= {name: patched(known.get(name, ""), parts) for name, parts in changed.items()}
+                yield known
+
+
+def patched(before: str, parts: list[str | list[int]]) -> str:
+    """Return the text that a patch makes of an earlier one."""
+    old = before.split("\n")
+    return "\n".join(line for part in parts for line in ([part] if isinstance(part, str) else old[part[0] : part[1]]))
 
 
 async def ask(browser: httpx.AsyncClient, prompt: str, **more: str) -> str:
@@ -175,6 +184,15 @@ async def test_runs_of_other_faces_appear_while_the_page_is_open(tmp_path: Path)
                 await console.hybrid.run("What is new?", user="ana")
 
 
+async def test_open_pages_do_not_keep_the_server_from_ending(tmp_path: Path) -> None:
+    near = ScriptedAgent(lambda _: "Here.", name="near", confidence=0.9)
+    async with opened(tmp_path, near, drain=60) as console, console.browser() as browser, asyncio.timeout(20):
+        renewed = fragments(browser, "/console/live/runs")
+        assert "runs" in await anext(renewed)
+        await console.server.drain()
+        assert [each async for each in renewed] == []
+
+
 async def test_an_unknown_run_and_an_unknown_page_are_told(tmp_path: Path) -> None:
     async with opened(tmp_path, ScriptedAgent([], name="near")) as console, console.browser() as browser:
         for path in ("/console/run?id=nothing", "/console/nothing"):
@@ -194,9 +212,12 @@ async def test_a_view_is_rendered_once_for_all_who_watch_it_and_not_for_nobody()
 
     channel = Channel(render)
     async with aclosing(channel.view()) as first, aclosing(channel.view()) as second, asyncio.timeout(20):
-        assert await anext(first) == await anext(second) == {"list": "a"}
+        assert await anext(first) == await anext(second) == ({}, {"list": "a"})
         shown["list"] = "b"
-        assert await anext(first) == await anext(second) == {"list": "b"}
+        update = await anext(first)
+        assert update is not None
+        assert update == await anext(second) == ({"list": "a"}, {"list": "b"})
+        assert channel.encoded(update) is channel.encoded(update)
     assert channel._task is None
 
 
@@ -210,7 +231,18 @@ async def test_a_page_that_fails_once_is_renewed_later() -> None:
         return {"list": found}
 
     async with aclosing(Channel(render, period=0.01).view()) as views, asyncio.timeout(20):
-        assert await anext(views) == {"list": "mended"}
+        assert await anext(views) == ({}, {"list": "mended"})
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", ""])), st.lists(st.sampled_from(["a", "b", "c", "d", ""])))
+def test_a_patch_makes_the_newer_text_of_the_older_one(before: list[str], after: list[str]) -> None:
+    old, new = "\n".join(before), "\n".join(after)
+    assert patched(old, patch(old, new)) == new
+
+
+def test_of_a_long_page_only_its_new_lines_are_sent() -> None:
+    rows = [f"<tr>row {number}</tr>" for number in range(50)]
+    assert patch("\n".join(rows), "\n".join(["<tr>a new row</tr>", *rows[:-1]])) == ["<tr>a new row</tr>", [0, 49]]
 
 
 @given(st.text())

@@ -119,6 +119,18 @@ async def test_what_has_the_focus_is_renewed_and_keeps_it(tmp_path: Path) -> Non
         assert await browser.page.locator("#runs a").first.get_attribute("href") != address
 
 
+async def test_a_text_that_is_selected_stays_so_while_its_page_is_renewed(tmp_path: Path) -> None:
+    async with busy(tmp_path) as console, browsing(console) as browser:
+        await browser.open("/runs")
+        select = "getSelection().selectAllChildren(document.querySelector('#runs td[data-name=task]'))"
+        await browser.page.evaluate(select)
+        selected = await browser.page.evaluate("getSelection().toString()")
+        await console.hybrid.run("What is new today?", user="ana")
+        await browser.page.get_by_text("What is new today?").wait_for()
+        assert await browser.page.evaluate("getSelection().toString()") == selected != ""
+        assert await browser.page.locator("#runs tbody tr").count() == len(console.hybrid.runs.list())
+
+
 async def test_a_policy_is_checked_while_it_is_written_and_a_broken_one_is_not_saved(tmp_path: Path) -> None:
     async with busy(tmp_path) as console, browsing(console) as browser:
         file = tmp_path / "nearfar.toml"

@@ -17,7 +17,7 @@ from pathlib import Path
 from nearfar import Hybrid, Records, ScriptedAgent
 from nearfar.orchestrator.cli.http import open_console
 from nearfar.orchestrator.compose.config import Config
-from nearfar.orchestrator.compose.http import ServeConfig
+from nearfar.orchestrator.compose.hub import ServeConfig
 from nearfar.orchestrator.task.stores import RunsConfig
 
 if sys.stdin.isatty():
@@ -26,7 +26,8 @@ if sys.stdin.isatty():
 async def main():
     folder = Path(sys.argv[1])
     async with Hybrid(near=ScriptedAgent([], name="near"), records=Records(folder)) as hybrid:
-        await open_console(hybrid, Config(runs=RunsConfig(folder=folder)), ServeConfig(address="127.0.0.1:0"), 1.0, as_json=False)
+        config = Config(runs=RunsConfig(folder=folder), serve=ServeConfig(address="127.0.0.1:0"))
+        await open_console(hybrid, config, 1.0, as_json=False)
 
 asyncio.run(main())
 """

@@ -15,8 +15,7 @@ from node_environment import NODE_VENV
 
 from nearfar.device.store.browser_engine import VERSION, install_engine
 from nearfar.device.store.store import silent
-from nearfar.orchestrator.compose.http import ServeConfig
-from nearfar.orchestrator.compose.hub import PageModel, read_page_model
+from nearfar.orchestrator.compose.hub import PageModel, ServeConfig, read_page_model
 from nearfar.protocols import Side
 from nearfar.protocols.hub import AttachedAgent, Hub, WorkerTerms
 
@@ -66,7 +65,7 @@ class Served:
 @asynccontextmanager
 async def served(model: PageModel | None = None, *, port: int = 0, certificate: Path | None = None) -> AsyncIterator[Served]:
     """Serve the page of a hub until the context ends; with a `certificate`, its key lies next to it as `key.pem`."""
-    from nearfar.orchestrator.serve.hub_page import serve_page
+    from nearfar.orchestrator.serve.hub import serve_page
 
     hub = Hub(TOKENS, policies=OWN)
     key = None if certificate is None else certificate.with_name("key.pem")

@@ -10,8 +10,8 @@ from chromium import opened
 from near_model import OPEN, QUESTION
 
 from nearfar.protocols import Agent
+from nearfar.protocols.testing import EventLoop
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, Subject, ToolUse, run_check
-from nearfar.protocols.testing.event_loop import EventLoop
 
 require_tab()
 pytestmark = pytest.mark.anyio

@@ -21,7 +21,7 @@ from nearfar.device.llama.agent import ModelShape
 from nearfar.device.store import ModelStore
 from nearfar.device.store.fit import Candidate, fits, local_candidate, stored_candidates
 from nearfar.device.store.hub import HubOptions
-from nearfar.orchestrator.cli import app, printing
+from nearfar.orchestrator.cli import app, running
 from nearfar.protocols import ConfigError, ModelNotFound, complete
 from train.enlarge import enlarge
 
@@ -173,7 +173,7 @@ def test_command_prints_what_each_model_takes_and_the_largest_context(monkeypatc
     result = CliRunner().invoke(app, ["models", "fit"])
     assert result.exit_code == 0
     assert "near: at most a context of 2048 tokens" in result.stdout
-    monkeypatch.setattr(printing.output, "width", 80)
+    monkeypatch.setattr(running.output, "width", 80)
     narrow = CliRunner().invoke(app, ["models", "fit", str(FAR)]).stdout
     assert "fits" in narrow
     assert "\N{HORIZONTAL ELLIPSIS}" not in narrow, "nothing is cut off"

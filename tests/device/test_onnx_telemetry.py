@@ -59,7 +59,7 @@ asyncio.run(main())
 _ROUTER = """
 import sys
 from pathlib import Path
-from nearfar.orchestrator.util.embedding.embedder import session
+from nearfar.orchestrator.util.embedding import session
 
 session(Path(sys.argv[1], "model.onnx").read_bytes(), "near")
 """

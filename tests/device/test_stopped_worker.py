@@ -17,7 +17,7 @@ from near_model import ENGINE, NEAR, QUESTION, ask, near_agent
 
 from nearfar.device.worker.protocol import Liveness
 from nearfar.protocols import AgentError, DeadlineExceeded, ModelError, Stalled, WorkerCrashed, complete
-from nearfar.protocols.heartbeat import Heartbeat
+from nearfar.protocols.limits import Heartbeat
 
 pytestmark = pytest.mark.anyio
 

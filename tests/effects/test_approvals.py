@@ -14,7 +14,7 @@ from nearfar import Hybrid, Policy, Strategy, tool
 from nearfar.orchestrator.cli.selection import call_text, terminal_approver
 from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.util.escaping import spell_out
+from nearfar.orchestrator.util.text import spell_out
 from nearfar.protocols import ApprovalRequest, ScriptedAgent, Sensitivity, Side, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio

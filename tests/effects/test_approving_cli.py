@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.selection import DEMO_SEED
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -18,7 +18,7 @@ TASK = next(task for task in WORLD.tasks(25, DEMO_SEED) if len(WORLD.question(ta
 TOOLS = """
 from nearfar import tool
 from nearfar.orchestrator.cli.selection import DEMO_SEED
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 
 world = SearchWorld()
 plain = {each.name: each.function for each in world.reset(world.tasks(1, DEMO_SEED)[0]).tools}

@@ -16,7 +16,7 @@ from nearfar.orchestrator.safety.plan_parser import FixedValue, PlanCall, find_p
 from nearfar.orchestrator.safety.text_values import KINDS
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.tools import LOOKED_UP, Tool
-from nearfar.orchestrator.util.escaping import escape_text, unescape_text
+from nearfar.orchestrator.util.text import escape_text, unescape_text
 from nearfar.protocols import InvalidRequest, Message, ScriptedAgent, Sensitivity, Side, ToolCall, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply
 

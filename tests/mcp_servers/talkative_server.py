@@ -6,8 +6,7 @@ import sys
 import anyio
 
 from nearfar import Hybrid, ScriptedAgent, ToolCall, tool
-from nearfar.orchestrator.serve.mcp_server import mcp_server
-from nearfar.orchestrator.serve.mcp_stdio import serve_stdio
+from nearfar.orchestrator.serve.mcp_server import mcp_server, serve_stdio
 
 
 @tool(effect="read", source="internal_tool")

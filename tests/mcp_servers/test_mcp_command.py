@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from nearfar import load_config
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli import mcp as command
-from nearfar.orchestrator.mcp.pins import read_pins
+from nearfar.orchestrator.mcp import read_pins
 
 pytest.importorskip("mcp", reason="MCP is an extra: pip install 'nearfar[mcp]'")
 

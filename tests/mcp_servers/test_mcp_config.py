@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nearfar import ConfigError, Effect, InvalidRequest, McpServerConfig, PinnedTool, Source, Tier, load_config
-from nearfar.orchestrator.mcp.pins import pins_file, read_pins, write_pins
+from nearfar.orchestrator.mcp import pins_file, read_pins, write_pins
 from nearfar.orchestrator.mcp.process import child_environment
 from nearfar.orchestrator.mcp.tools import McpServers, arguments_schema, tool_name
 from nearfar.orchestrator.task.labels import Integrity

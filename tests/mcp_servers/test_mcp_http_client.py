@@ -13,7 +13,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_stubs import Caller, approve
 
 from nearfar import ConfigError, McpServerConfig, Unavailable
-from nearfar.orchestrator.compose.http import ServeConfig
+from nearfar.orchestrator.compose.hub import ServeConfig
 from nearfar.orchestrator.serve.server import serving_mcp
 from nearfar.protocols.access import Access
 

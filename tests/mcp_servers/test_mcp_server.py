@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, ElicitResult
 
 from nearfar import Hybrid, MemoryStore, Mode, Policy, RecallConfig, ScriptedAgent, Sensitivity, Side, TaskMemory, Tier, ToolCall, tool
-from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
+from nearfar.orchestrator.compose.hub import CallerConfig, ServeConfig
 from nearfar.orchestrator.serve.mcp_server import mcp_server
 from nearfar.orchestrator.serve.server import HttpServer, serve_hybrid, serving_mcp
 from nearfar.protocols import ConfigError

@@ -24,7 +24,7 @@ from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import AgentChoice
 from nearfar.orchestrator.cli.selection import DEMO_SEED, chosen_config
 from nearfar.orchestrator.compose.agents import EMBEDDED_CONFIDENCE
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from nearfar.orchestrator.task.tools import Approver
 from nearfar.protocols import NearfarError, ScriptedAgent
 from nearfar.protocols.client import RemoteAgent

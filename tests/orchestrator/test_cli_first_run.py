@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from nearfar import Config, Hybrid
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import AgentChoice
-from nearfar.orchestrator.cli.printing import HarmlessConsole
+from nearfar.orchestrator.cli.running import HarmlessConsole
 from nearfar.orchestrator.cli.selection import load_tools
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.tools import Approver
@@ -91,7 +91,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> StringIO:
     screen = StringIO()
     console = HarmlessConsole(file=screen, force_terminal=True, color_system=None, width=200, markup=False, highlight=False)
     run = import_module("nearfar.orchestrator.cli.run")
-    for module in (run, import_module("nearfar.orchestrator.cli.printing")):
+    for module in (run, import_module("nearfar.orchestrator.cli.running")):
         monkeypatch.setattr(module, "output", console)
         monkeypatch.setattr(module, "notes", console)
     return screen

@@ -10,7 +10,7 @@ pytest.importorskip("websockets", reason="the page is an extra: pip install 'nea
 from rich.text import Text
 
 from nearfar.device.store.browser_engine import engine_folder
-from nearfar.orchestrator.cli.hub_page import PagePlan, open_page, page_data, page_lines, plan_page
+from nearfar.orchestrator.cli.worker import PagePlan, open_page, page_data, page_lines, plan_page
 from nearfar.orchestrator.compose.hub import HubConfig
 from nearfar.protocols import ConfigError, ModelNotFound
 from nearfar.protocols.hub import Hub

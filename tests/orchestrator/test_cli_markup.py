@@ -13,7 +13,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 import nearfar.orchestrator.cli as cli
-from nearfar.orchestrator.cli.printing import HarmlessConsole, notes, output, show_error, spinner, warn
+from nearfar.orchestrator.cli.running import HarmlessConsole, notes, output, show_error, spinner, warn
 from nearfar.orchestrator.lab.replay.calibration import _notes
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError

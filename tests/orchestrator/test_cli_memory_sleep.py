@@ -72,10 +72,10 @@ def test_people_are_told_what_was_done_and_how_to_undo_it(store: MemoryStore) ->
 
 
 def test_a_device_that_is_not_charged_waits_and_says_why(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nearfar.orchestrator.cli import memory_sleep
+    from nearfar.orchestrator.cli import memory
     from nearfar.protocols import DeviceState, PowerSource
 
-    monkeypatch.setattr(memory_sleep, "read_device_state", lambda: DeviceState(power_source=PowerSource.BATTERY, battery=0.2))
+    monkeypatch.setattr(memory, "read_device_state", lambda: DeviceState(power_source=PowerSource.BATTERY, battery=0.2))
     result = sleep()
     assert "battery is at 20%" in result.stderr
     assert len(statements(store)) == 2

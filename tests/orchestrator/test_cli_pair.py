@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 pytest.importorskip("segno", reason="pairing draws QR codes: pip install 'nearfar[hub]'")
 import segno
 
-from nearfar.orchestrator.cli import app, printing
+from nearfar.orchestrator.cli import app, running
 from nearfar.orchestrator.cli.worker import qr_code
 from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import ConfigError
@@ -77,7 +77,7 @@ def test_the_terminal_shows_the_code_the_line_and_the_command() -> None:
 
 
 def test_a_narrow_terminal_gets_the_line_without_a_broken_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(printing.output, "_width", 40)
+    monkeypatch.setattr(running.output, "_width", 40)
     result = pair("phone", "--address", ADDRESS)
     assert "\N{FULL BLOCK}" not in result.stdout
     assert "needs a terminal of" in result.stderr

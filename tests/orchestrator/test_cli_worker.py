@@ -17,7 +17,7 @@ pytest.importorskip("llguidance", reason="running models needs an engine: pip in
 
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.selection import DEMO_SEED
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -9,8 +9,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from nearfar.orchestrator.cli.printing import show_error
-from nearfar.orchestrator.cli.worker_conformance import Prompts, run_suite
+from nearfar.orchestrator.cli.running import show_error
+from nearfar.orchestrator.cli.worker import Prompts, run_suite
 from nearfar.orchestrator.compose.hub import HubConfig, accept_workers
 from nearfar.protocols import Capabilities, Limits, ScriptedAgent, StepRequest, ToolCall, Unavailable
 from nearfar.protocols.attach import Worker

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.compose.config import load_config
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 
 pytestmark = pytest.mark.timeout(120)
 

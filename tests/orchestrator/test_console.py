@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.text import Text
 
-from nearfar.orchestrator.cli.printing import HarmlessConsole
+from nearfar.orchestrator.cli.running import HarmlessConsole
 
 COMMANDS = "\x1b]52;c;cm0gLXJm\x07\x9b2J\r\u202ea\tb\nc"
 

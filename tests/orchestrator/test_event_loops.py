@@ -12,7 +12,7 @@ import pytest
 
 from nearfar import Hybrid
 from nearfar.orchestrator.compose.agents import NearConfig, open_local
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.stores import MemoryConfig, RunsConfig
 from nearfar.protocols import Agent, ConfigError, NotFound, ScriptedAgent, Sensitivity, Side

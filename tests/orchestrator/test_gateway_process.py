@@ -18,7 +18,7 @@ import pytest
 from nearfar import Hybrid, Result
 from nearfar.orchestrator.agents.gateway_process import GatewayProcess
 from nearfar.orchestrator.compose.agents import LocalFarConfig, NearConfig, parse_far
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from nearfar.orchestrator.storage.owners import SocketFolder
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, FallbackConfig, LimitsConfig

@@ -1,7 +1,7 @@
 import pytest
 
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld, exact_match, token_f1
 from nearfar.orchestrator.lab.worlds.questions import NOT_STATED, NOTHING_FOUND, Facts, PassageIndex
-from nearfar.orchestrator.lab.worlds.search import SearchWorld, exact_match, token_f1
 from nearfar.protocols import ToolCall
 
 KINDS = {"1 hop", "2 hops", "3 hops", "4 hops", "comparison", "fan-out", "list", "unanswerable"}

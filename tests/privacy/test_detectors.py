@@ -2,7 +2,7 @@
 
 import pytest
 
-from nearfar.orchestrator.safety.detection.detector import Detectors, resolve
+from nearfar.orchestrator.safety.detection import Detectors, resolve
 from nearfar.orchestrator.safety.detection.standard import standard_detectors
 
 # Put together here, so that nobody's scanner takes this file for a leak.

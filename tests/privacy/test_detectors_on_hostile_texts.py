@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.safety.detection import contacts, id_numbers, keys, standard
+from nearfar.orchestrator.safety.detection import Detectors, PrivateFinding, contacts, id_numbers, keys, resolve, standard
 from nearfar.orchestrator.safety.detection.contacts import PhoneDetector
-from nearfar.orchestrator.safety.detection.detector import Detectors, PrivateFinding, resolve
 from nearfar.orchestrator.safety.detection.standard import standard_detectors
 
 EMAIL, CARD, SSN = "jane.doe@example.com", "4111111111111111", "460-89-9847"

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.agents.pool import AgentHandle
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
+from nearfar.orchestrator.safety.detection import UNCHECKED, Detectors, PrivateFinding, resolve
 from nearfar.orchestrator.safety.detection.contacts import EMAIL
-from nearfar.orchestrator.safety.detection.detector import UNCHECKED, Detectors, PrivateFinding, resolve
 from nearfar.orchestrator.safety.detection.standard import CARD, IBAN, passes_iban, passes_luhn
 from nearfar.orchestrator.safety.privacy import RunPrivacy
 from nearfar.orchestrator.safety.scanner import KnownSecrets, OutboundScanner
@@ -28,8 +28,8 @@ from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitiv
 from nearfar.protocols.agent import complete
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.device_state import DeviceState
-from nearfar.protocols.heartbeat import Heartbeat
 from nearfar.protocols.hub_session import Registration, WorkerSession
+from nearfar.protocols.limits import Heartbeat
 from nearfar.protocols.secrets import inspected_by
 from nearfar.protocols.server import serve
 

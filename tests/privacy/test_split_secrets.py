@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar import Hybrid, tool
-from nearfar.orchestrator.safety.detection.detector import Detectors, PrivateFinding
+from nearfar.orchestrator.safety.detection import Detectors, PrivateFinding
 from nearfar.orchestrator.safety.detection.standard import standard_detectors
 from nearfar.orchestrator.safety.scanner import Findings, OutboundScanner, join_neighbours
 from nearfar.orchestrator.task.policy import OnFinding, Policy, PrivacyConfig

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.protocols import RateLimited
-from nearfar.protocols.callers import FailedAttempts, home_of
+from nearfar.protocols.access import FailedAttempts, home_of
 from nearfar.protocols.limits import ADDRESSES, FAILURES_KEPT_SECONDS, FREE_FAILURES, LONGEST_WAIT_SECONDS
 
 HOME = "192.0.2.1"

@@ -23,7 +23,7 @@ from nearfar.protocols import (
     StepRequest,
     TextDelta,
     Unauthenticated,
-    callers,
+    access,
     complete,
     entrance,
     server,
@@ -198,7 +198,7 @@ async def test_caller_with_enough_calls_open_gets_no_more_and_others_do(monkeypa
 
 
 async def test_requests_of_one_caller_take_a_bounded_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers, "REQUEST_BYTES_OF_A_CALLER", 100_000)
+    monkeypatch.setattr(access, "REQUEST_BYTES_OF_A_CALLER", 100_000)
     with anyio.fail_after(20):
         async with serve(Waiting(), tokens=TOKENS) as serving, caller(serving.address) as raw:
             held = [raw.call(STEP) for _ in range(2)]

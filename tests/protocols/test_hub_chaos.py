@@ -18,7 +18,7 @@ from hub_worker_process import PIECES
 
 from nearfar.protocols import Finished, ScriptedAgent, Side, StepRequest, TextDelta, Unavailable, complete, stream
 from nearfar.protocols.hub import AttachedAgent, Heartbeat, Hub, WorkerTerms, serve_hub
-from nearfar.protocols.testing.chaos import ChaosProxy, chaos_proxy
+from nearfar.protocols.testing import ChaosProxy, chaos_proxy
 
 pytestmark = pytest.mark.anyio
 

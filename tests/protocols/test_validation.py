@@ -1,10 +1,13 @@
 """JSON Schema checks: strict, offline, and worded for who has to act."""
 
 import json
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from json_schemas import plain_schemas
+from jsonschema import Draft202012Validator
 
 from nearfar.protocols import (
     AgentCard,
@@ -96,6 +99,34 @@ def test_text_that_is_not_strict_json_is_invalid_output(text: str) -> None:
 )
 def test_every_json_value_is_parsed_to_itself(value: object) -> None:
     assert parse_output(json.dumps(value), {}) == value
+
+
+def values_for(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """Draws values that fit a plain schema, or nearly."""
+    if "anyOf" in schema:
+        return st.one_of([values_for(option) for option in schema["anyOf"]])
+    if "enum" in schema:
+        return st.sampled_from([*schema["enum"], "none of them"])
+    if schema["type"] == "object":
+        members = {name: values_for(part) for name, part in schema["properties"].items()}
+        unknown = {"unknown": SCALARS}
+        return st.fixed_dictionaries(members, optional=unknown) | st.fixed_dictionaries({}, optional={**members, **unknown})
+    return st.lists(values_for(schema["items"]), max_size=2) if schema["type"] == "array" else SCALARS
+
+
+SCALARS = st.sampled_from([None, True, 0, -3, 1.0, 0.5, "", "a", [], {}])
+
+
+@settings(max_examples=300)
+@given(plain_schemas().flatmap(lambda schema: st.tuples(st.just(schema), values_for(schema) | SCALARS)))
+def test_a_plain_schema_is_kept_as_jsonschema_keeps_it(drawn: tuple[dict[str, Any], Any]) -> None:
+    schema, value = drawn
+    check_schema(schema, "output_schema")
+    if Draft202012Validator(schema).is_valid(value):
+        assert parse_output(json.dumps(value), schema) == value
+    else:
+        with pytest.raises(InvalidOutput):
+            parse_output(json.dumps(value), schema)
 
 
 def test_call_of_an_unknown_tool_names_the_known_ones() -> None:

@@ -11,7 +11,7 @@ from real_gateway import real_gateway, said
 from nearfar import Hybrid, Policy, Result
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.protocols import ScriptedAgent
-from nearfar.protocols.testing.chaos import chaos_proxy
+from nearfar.protocols.testing import chaos_proxy
 from nearfar.protocols.testing.transports import eventually
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from nearfar.orchestrator.task.routing_policy import BreakerConfig
 from nearfar.protocols import RateLimited, ScriptedAgent, Side, Stalled, StepRequest, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.server import serve
-from nearfar.protocols.testing.chaos import chaos_proxy
+from nearfar.protocols.testing import chaos_proxy
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy
 
 from nearfar.orchestrator.routing.training import Examples
-from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
+from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 
 AGENTS = ("near", "far")
 SUM, BOOK = "What is {0} plus {1}?", "Who wrote the novel of the {0} and the {1} castles?"

@@ -13,7 +13,7 @@ pytest.importorskip("tokenizers", reason="embeddings need tokenizers")
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from nearfar.orchestrator.util.embedding.embedder import EARLY_TOKENS, EARLY_WIDTH, MAXIMUM_TOKENS, WIDTH, MiniLmEmbedder
+from nearfar.orchestrator.util.embedding import EARLY_TOKENS, EARLY_WIDTH, MAXIMUM_TOKENS, WIDTH, MiniLmEmbedder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
-from nearfar.orchestrator.lab.training.gain import fit_ridge, relative_by_length, relative_outcomes, share_of
+from nearfar.orchestrator.lab.training.parts import fit_ridge, relative_by_length, relative_outcomes, share_of
 from nearfar.orchestrator.routing.head import LEAST_CHANCE, with_relative
 
 

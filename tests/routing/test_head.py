@@ -18,7 +18,7 @@ from hypothesis import strategies as some
 
 from nearfar.orchestrator.lab.training.training import train_head, write_head
 from nearfar.orchestrator.routing.head import CARD, LIKENESS, WORDS, Head, read_card
-from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
+from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 from nearfar.protocols import ConfigError
 
 ROUTE_ALONE = """
@@ -35,7 +35,7 @@ def refuse(*arguments, **named):
 sys.meta_path.insert(0, NoTorch())
 socket.socket = socket.create_connection = socket.getaddrinfo = refuse
 from pathlib import Path
-from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
+from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 from nearfar.orchestrator.routing.head import Head
 
 from nearfar.orchestrator.task.modes import Mode

@@ -21,7 +21,7 @@ from nearfar.orchestrator.lab.training.training import train_head, write_head
 from nearfar.orchestrator.routing.head import CARD, LIKENESS, WORDS, Head
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of
-from nearfar.orchestrator.util.embedding.embedder import MiniLmEmbedder
+from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 from nearfar.protocols import ConfigError
 
 

@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel
 
 from nearfar import Hybrid, Sensitivity
-from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
+from nearfar.orchestrator.compose.hub import CallerConfig, ServeConfig
 from nearfar.orchestrator.serve.server import HttpServer, serve_hybrid
 
 TOKEN, OTHER = "t" * 32, "o" * 32

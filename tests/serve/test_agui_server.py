@@ -15,7 +15,7 @@ import pytest
 from node_environment import node_environment
 
 from nearfar import Hybrid, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, tool
-from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
+from nearfar.orchestrator.compose.hub import CallerConfig, ServeConfig
 from nearfar.orchestrator.serve.server import HttpServer, serve_hybrid
 from nearfar.protocols.fakes import Reply
 

@@ -9,7 +9,7 @@ from attached import PIXEL
 from http_face import ASK, CHAT, HEADERS, PUBLIC, TOKEN, may, openai_client, raw_client, served
 
 from nearfar import Capabilities, ConfigError, Hybrid, ScriptedAgent, Side
-from nearfar.orchestrator.compose.http import CallerConfig, ServeConfig
+from nearfar.orchestrator.compose.hub import CallerConfig, ServeConfig
 from nearfar.orchestrator.serve.requests import BODY_BYTES
 from nearfar.orchestrator.serve.server import serve_hybrid
 from nearfar.protocols.tokens import Scope, TokenRecord, hashed

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anthropic
@@ -222,3 +222,22 @@ async def test_a_server_that_ends_lets_requests_finish() -> None:
         await until(lambda: bool(replies))
         await client.aclose()
     assert replies[0].json()["choices"][0]["message"]["content"] == "One."
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+async def test_an_endless_head_ends_its_connection(asked_before: bool) -> None:
+    near = ScriptedAgent(lambda _: "Here.", name="near", confidence=0.9)
+    async with Hybrid(near=near) as hybrid, served(hybrid) as server:
+        host, port = server.address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        if asked_before:
+            writer.write(f"GET /health HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+            await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"GET /health HTTP/1.1\r\nx-long: ")
+        with anyio.fail_after(30), suppress(ConnectionError):
+            while not reader.at_eof() and reader.exception() is None:
+                writer.write(b"x" * 4096)
+                await writer.drain()
+        writer.close()
+        async with raw_client(server) as client:
+            assert (await client.get("/health")).status_code == 200

@@ -15,10 +15,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from nearfar.orchestrator.compose.http import ServeConfig
-from nearfar.orchestrator.compose.hub import PageModel
-from nearfar.orchestrator.serve.hub_page import serve_page
-from nearfar.orchestrator.serve.hub_socket import PROTOCOL
+from nearfar.orchestrator.compose.hub import PageModel, ServeConfig
+from nearfar.orchestrator.serve.hub import PROTOCOL, serve_page
 from nearfar.protocols import Message, NearfarError, Side, StepRequest, TextDelta, Unavailable, complete, stream
 from nearfar.protocols.hub import Heartbeat, Hub, WorkerTerms
 from nearfar.protocols.limits import FRAME_BYTES

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from nearfar import Capabilities, Hybrid, RateLimited, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, Usage
 from nearfar.orchestrator.serve.server import HttpServer
-from nearfar.orchestrator.util.tokens import tokens_at_most
+from nearfar.orchestrator.util.text import tokens_at_most
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.steps import Finished, FinishReason
 

@@ -12,7 +12,7 @@ from http_face import TOKEN, served
 from node_environment import NODE_VENV
 
 from nearfar import Hybrid, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
-from nearfar.orchestrator.compose.http import CallerConfig
+from nearfar.orchestrator.compose.hub import CallerConfig
 from nearfar.protocols.fakes import Reply
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(platform.system() != "Linux", reason="the programs are looked for as Linux has them")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 
 from nearfar import Tool, tool
-from nearfar.orchestrator.lab.worlds.world import Grade, WorldTask
+from nearfar.orchestrator.lab.worlds import Grade, WorldTask
 from nearfar.orchestrator.strategies.prompts import PLAN, VERIFY_PLAN, VERIFY_PROGRESS
 from nearfar.protocols import NotFound, ScriptedAgent, Side, StepRequest, ToolCall
 

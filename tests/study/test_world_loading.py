@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nearfar.orchestrator.lab.worlds import Episode, WorldTask
 from nearfar.orchestrator.lab.worlds.loading import SHIPPED, draw_tasks, open_world
-from nearfar.orchestrator.lab.worlds.world import Episode, WorldTask
 from nearfar.protocols import ConfigError, NotFound
 
 TASK = WorldTask(identifier="a", prompt="Why?", kind="any", difficulty=1)

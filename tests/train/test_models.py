@@ -15,7 +15,7 @@ import jinja2
 from llama_cpp import Llama
 
 from nearfar.device.llama.library import prepare_library
-from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from train.enlarge import enlarge
 
 MODELS = Path(__file__).parents[2] / "device" / "models"

@@ -13,7 +13,7 @@ pytest.importorskip("tokenizers", reason="training needs tokenizers: pip install
 
 from tokenizers import Tokenizer
 
-from nearfar.orchestrator.lab.worlds.world import names
+from nearfar.orchestrator.lab.worlds import names
 from train.data import VOCABULARY, Batches, Share, Stage, encode, episodes, load_tokenizer, train_tokenizer
 from train.episodes import ROLES
 from train.model import Shape, TinyLlama

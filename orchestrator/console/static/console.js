@@ -2,45 +2,64 @@
 // Renews the parts of an open page by server-sent events, asks before what cannot be undone, and sends a prompt by Ctrl+Enter.
 // Without it every page works, and is renewed by reloading.
 
-function openKeys(element) {
-  return new Set([...element.querySelectorAll("details[open][data-key]")].map((each) => each.dataset.key));
+// Names an element that must not be taken for another one: another call's button must never take the place of the one in focus.
+function keyOf(node) {
+  if (node.nodeName === "FORM") return `${node.action} ${new URLSearchParams(new FormData(node))}`;
+  return node.dataset?.key;
 }
 
-function closedKeys(element) {
-  return new Set([...element.querySelectorAll("details:not([open])[data-key]")].map((each) => each.dataset.key));
-}
-
-// Names what has the focus, so that it is found again: another call's button must never take the place of the one in focus.
-function nameOf(element) {
-  if (element.tagName === "SUMMARY") return element.parentElement.dataset.key;
-  if (element.form) return `${element.form.action} ${new URLSearchParams(new FormData(element.form))}`;
-  return element.getAttribute("href") ?? element.getAttribute("aria-label");
-}
-
-function replace(id, html) {
-  const element = document.getElementById(id);
-  if (!element) return;
-  const active = element.contains(document.activeElement) ? document.activeElement : null;
-  const name = active && nameOf(active);
-  const opened = openKeys(element);
-  const closed = closedKeys(element);
-  const follows = window.innerHeight + window.scrollY >= document.body.scrollHeight - 40;
-  element.innerHTML = html; // made and escaped by the server
-  for (const each of element.querySelectorAll("details[data-key]")) {
-    if (opened.has(each.dataset.key)) each.open = true;
-    if (closed.has(each.dataset.key)) each.open = false;
+// Makes an element the same as a newer one, and leaves what has not changed untouched: with its focus, and its selected text.
+function renew(old, newer) {
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.data !== newer.data) old.data = newer.data;
+    return;
   }
-  if (name) {
-    const again = [...element.querySelectorAll(active.tagName)].find((each) => nameOf(each) === name);
-    if (again) again.focus({ preventScroll: true });
+  for (const { name, value } of newer.attributes) if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name } of [...old.attributes]) if (name !== "open" && !newer.hasAttribute(name)) old.removeAttribute(name);
+  renewChildren(old, newer);
+}
+
+function renewChildren(parent, newer) {
+  const keys = new Set([...newer.childNodes].map(keyOf));
+  for (const each of [...parent.children]) if (keyOf(each) && !keys.has(keyOf(each))) each.remove();
+  const known = new Map([...parent.children].map((each) => [keyOf(each), each]));
+  let place = parent.firstChild;
+  for (const child of [...newer.childNodes]) {
+    const key = keyOf(child);
+    const same = key ? known.get(key) : place && !keyOf(place) ? place : null;
+    if (!same || same.nodeName !== child.nodeName) {
+      parent.insertBefore(child, place);
+      continue;
+    }
+    while (place && place !== same && !keyOf(place)) place = remove(place);
+    if (place === same) place = place.nextSibling;
+    else parent.insertBefore(same, place);
+    renew(same, child);
   }
-  if (follows && element.dataset.follows !== undefined) window.scrollTo(0, document.body.scrollHeight);
+  while (place) place = remove(place);
+}
+
+function remove(node) {
+  const next = node.nextSibling;
+  node.remove();
+  return next;
 }
 
 function follow(address) {
   const source = new EventSource(address);
+  const shown = new Map(); // lines by the id of their element
   source.addEventListener("fragments", (event) => {
-    for (const [id, html] of Object.entries(JSON.parse(event.data))) replace(id, html);
+    for (const [id, parts] of Object.entries(JSON.parse(event.data))) {
+      const before = shown.get(id) ?? [];
+      const lines = parts.flatMap((part) => (typeof part === "string" ? [part] : before.slice(...part)));
+      shown.set(id, lines);
+      const newer = document.createElement("template");
+      newer.innerHTML = lines.join("\n"); // made and escaped by the server
+      const element = document.getElementById(id);
+      const follows = window.innerHeight + window.scrollY >= document.body.scrollHeight - 40;
+      renewChildren(element, newer.content);
+      if (follows && element.dataset.follows !== undefined) window.scrollTo(0, document.body.scrollHeight);
+    }
   });
   window.addEventListener("pagehide", () => source.close());
 }

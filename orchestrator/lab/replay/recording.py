@@ -15,7 +15,7 @@ from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
 from ...task.routing_policy import BUDGETS
 from ...task.task import Task, as_messages, tokens_by_length
-from ...util.embedding.embedder import MiniLmEmbedder
+from ...util.embedding import MiniLmEmbedder
 from ..training.training import train_head, write_head
 
 LEAST_TASKS: Final = 20

@@ -14,7 +14,7 @@ from ...routing.traces import Trace
 from ...task.decisions import RouteDecision
 from ...task.modes import Strategy
 from ...task.policy import Policy
-from ...util.embedding.embedder import MiniLmEmbedder
+from ...util.embedding import MiniLmEmbedder
 from .drafts import DraftReplay
 from .recording import (
     NO_BUDGET,

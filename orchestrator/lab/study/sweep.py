@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from ....protocols import ConfigError, NearfarError, WorkerCrashed
 from ....protocols.lazy import file_locks
 from ...routing.run_records import RunRecord
+from ..worlds import WorldTask
 from ..worlds.loading import draw_tasks, open_world
-from ..worlds.world import WorldTask
 from .pools import RunPool
 from .study import Study
 from .workbench import Item, failed_record

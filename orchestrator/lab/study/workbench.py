@@ -24,8 +24,8 @@ from ...routing.run_records import Check, RunRecord
 from ...task.events import CallEnded, Navigated, TaskEvent, TaskFinished
 from ...task.policy import Verdict
 from ...task.results import Call
+from ..worlds import Episode, Grade, SolvableWorld, World, WorldTask
 from ..worlds.loading import draw_tasks, open_factory, open_world
-from ..worlds.world import Episode, Grade, SolvableWorld, World, WorldTask
 from .configurations import Configuration
 from .study import Study
 

@@ -8,9 +8,22 @@ from typing import TYPE_CHECKING, Any, Final
 from ....protocols import ConfigError
 from ...routing.head import CARD, LIKENESS, SURFACE, WORDS, Blend, HeadCard, HeadPart
 from ...routing.training import ClassLogits, Examples, fit_classes, folds_of
-from ...util.embedding.embedder import EARLY_WIDTH, NAME
-from .gain import HEAD_PRIOR, relative_by_length, share_of
-from .parts import MOST_DEVIATIONS, NEAREST, REACH, Features, LikenessPart, WordsPart, fit_likeness, fit_words, surface_weight, words_logits
+from ...util.embedding import EARLY_WIDTH, NAME
+from .parts import (
+    HEAD_PRIOR,
+    MOST_DEVIATIONS,
+    NEAREST,
+    REACH,
+    Features,
+    LikenessPart,
+    WordsPart,
+    fit_likeness,
+    fit_words,
+    relative_by_length,
+    share_of,
+    surface_weight,
+    words_logits,
+)
 
 if TYPE_CHECKING:
     import onnx

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import finalize
 
+from . import Split, names
 from .program import Argument, FinalAnswer, Program, Step
-from .world import Split, names
 
 POPULATION: Final[Mapping[str, int]] = {"person": 60, "company": 24, "city": 24, "country": 8, "thing": 24}
 """Entities of each kind in one world: a small part of the possible names, so that a garbled name is almost never that of another entity."""

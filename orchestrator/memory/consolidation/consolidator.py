@@ -18,8 +18,7 @@ from ...task.task import TaskScope, within_scope
 from ...util.runtime import in_thread
 from ..store import MemoryStore
 from .journal import ConsolidationJob, ConsolidationJournal, ConsolidationResult, scopes
-from .retiring import retire_facts
-from .summing import sum_up_sessions
+from .summing import retire_facts, sum_up_sessions
 
 _ON_MAINS = DeviceState(power_source=PowerSource.MAINS)
 

@@ -12,9 +12,8 @@ import orjson
 from ....protocols import StoreCorrupt
 from ....protocols.items import ItemAddress, Namespace
 from ...storage.postgres import PostgresConnections, scrub
-from ..encoding import Sealer
 from ..engine import MOST_FORGOTTEN, Change, Forgotten, Hit, ItemRow, ItemSelection, Logged, Position, Transaction, Unembedded, check_told
-from ..operation import Dot, Operation, VersionVector, address_tag, tick
+from ..operation import Dot, Operation, Sealer, VersionVector, address_tag, tick
 from .search import SETTINGS, Vectors, VectorTable, Where, below, best_by_words, words_of
 from .tables import INSERT, ROW, address, check_name, columns, digest, prepare, read, seal_operation, unseal_operation
 

@@ -11,9 +11,8 @@ import orjson
 
 from ....protocols import ConfigError, StoreCorrupt, SyncRefused
 from ....protocols.items import ItemAddress, Namespace
-from ..encoding import Sealer, decode, encode, meta_fields, read_meta, subjects_of
 from ..engine import Change, ItemRow
-from ..operation import Dot, Operation
+from ..operation import Dot, Operation, Sealer, decode, encode, meta_fields, read_meta, subjects_of
 
 if TYPE_CHECKING:
     from ...storage.postgres import Connection

@@ -13,7 +13,7 @@ from langgraph.store.base import GetOp
 from ....protocols import Sensitivity
 from ....protocols.items import Namespace, Tier
 from ...compression.conversation import TokenCounter, estimated_tokens
-from ...util.escaping import escape_text
+from ...util.text import escape_text
 from .. import reading
 from ..reading import MemoryItem, Query, Reader, SearchMode
 from .ranking import EPISODIC, TEXT, Granularity, Ranking, Said, TurnMatches, episodic, keywords, rank_turns, relevance, span

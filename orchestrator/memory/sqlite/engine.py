@@ -13,9 +13,8 @@ import orjson
 from ....protocols.items import ItemAddress, Namespace
 from ...storage import sqlite_files
 from ...storage.sqlite import Connection, SqliteConnections
-from ..encoding import Sealer
 from ..engine import Forgotten, Hit, ItemRow, ItemSelection, Logged, Position, Unembedded
-from ..operation import Dot, Operation, VersionVector
+from ..operation import Dot, Operation, Sealer, VersionVector
 from .search import KeywordSearch, WhereClause, add_functions
 from .tables import (
     APPLICATION,

@@ -15,10 +15,9 @@ from ....protocols.items import ItemAddress
 from ...storage import sqlite_files
 from ...storage.sqlite import Connection
 from ...storage.sqlite_files import Driver
-from ..encoding import Sealer
 from ..engine import Change, ItemRow, Transaction
 from ..merge import merge, succeed
-from ..operation import Dot, Operation
+from ..operation import Dot, Operation, Sealer
 from ..vectors import WHOLE, change_of
 from .engine import SqliteEngine
 from .tables import APPLICATION, STORE, decode_address, decode_row, decode_texts, encode_namespace

@@ -17,8 +17,8 @@ from ....protocols import StoreCorrupt, SyncRefused
 from ....protocols.items import ItemAddress, Namespace
 from ...storage.sqlite import Connection, empty_log
 from ...storage.sqlite_files import Naming, check_plain
-from ..encoding import meta_fields, read_meta
 from ..engine import ItemRow
+from ..operation import meta_fields, read_meta
 
 STORE: Final = Naming(
     "memory store",

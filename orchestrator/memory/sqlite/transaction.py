@@ -9,9 +9,8 @@ import orjson
 from ....protocols import InvalidRequest
 from ....protocols.items import ItemAddress, Namespace
 from ...storage.sqlite import Connection
-from ..encoding import OwnedSubject, Sealer, decode, encode, subjects_of
 from ..engine import MOST_FORGOTTEN, Change, Forgotten, Logged, Unembedded, check_told
-from ..operation import Dot, Operation, VersionVector, address_tag, tick
+from ..operation import Dot, Operation, OwnedSubject, Sealer, VersionVector, address_tag, decode, encode, subjects_of, tick
 from .search import add_words, remove_words
 from .tables import damaged, decode_row, decode_texts, encode_namespace, encode_row, encode_texts, insert, pack, payload_of, seed_of, unpack
 

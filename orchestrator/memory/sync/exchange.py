@@ -13,10 +13,9 @@ from typing import Any, Final
 from ....protocols import InvalidRequest, PrivacyViolation, SyncRefused
 from ....protocols.items import TRUST, ItemAddress, Namespace, Tier
 from .. import validation
-from ..encoding import decode, encode, subjects_of
 from ..engine import Change, Logged, Transaction
 from ..merge import heads_of
-from ..operation import NEVER, Dot, Meta, Operation
+from ..operation import NEVER, Dot, Meta, Operation, decode, encode, subjects_of
 from ..operation import received as advance_clock
 from ..vectors import change_of
 from . import books

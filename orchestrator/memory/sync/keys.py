@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ....protocols import ConfigError, StoreCorrupt, StoreUnavailable
 from ....protocols.lazy import CLOSED_ON_EXEC
 from ...storage.sqlite_files import make_private
-from ..encoding import OwnedSubject
-from ..operation import Dot
+from ..operation import Dot, OwnedSubject
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Final
 
-from .detector import Check, PatternDetector, PrivateFinding, always, any_of, digits_of, follows, precedes
+from . import Check, PatternDetector, PrivateFinding, always, any_of, digits_of, follows, precedes
 
 _LABEL: Final = r"[^\W_][\w-]{0,62}+"
 _TOP: Final = r"[^\W\d_]{2,24}+"

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
-from .detector import PatternDetector, PrivateFinding, any_of, digits_of, follows, has_digits, lower_in_place, precedes
+from . import PatternDetector, PrivateFinding, any_of, digits_of, follows, has_digits, lower_in_place, precedes
 
 _SSN: Final = re.compile(
     r"(?<![\w-])(?<!\d[.,:/])\d{3}([ \t]{0,3}+[-_/.,:·|]?[ \t]{0,3}+(?:\r?\n[ \t]{0,3}+)?)\d{2}\1\d{4}(?![\w-]|[.,:/]\d)"

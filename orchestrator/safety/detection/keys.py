@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from .detector import Detector, PatternDetector, PrivateFinding, follows
+from . import Detector, PatternDetector, PrivateFinding, follows
 
 _W: Final = r"[A-Za-z0-9]"
 _T: Final = r"[\w-]"

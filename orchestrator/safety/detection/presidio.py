@@ -1,4 +1,4 @@
-"""d"""
+"""Microsoft Presidio as a detector, if its package and a spaCy model are installed."""
 
 import sys
 import threading
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ....protocols.errors import ConfigError
-from .detector import PrivateFinding
+from . import PrivateFinding
 
 if TYPE_CHECKING:
     from presidio_analyzer import AnalyzerEngine

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, cast
 
 from ....protocols import ConfigError
 from ...util.plugins import Plugin, find_plugin
+from . import PLUGIN, UNCHECKED, Detector, PatternDetector, PrivateFinding, digits_of, follows
 from .contacts import ADDRESSES, EMAIL, IP4, IP6, MAC, URL, PhoneDetector, has_numbering_plans
-from .detector import PLUGIN, UNCHECKED, Detector, PatternDetector, PrivateFinding, digits_of, follows
 from .id_numbers import BIRTH_DATE, DOCUMENT, SSN, NationalIdDetector, has_check_digits
 from .keys import KEYS
 from .presidio import PresidioDetector

@@ -9,10 +9,9 @@ from random import Random
 from in_memory_engine import InMemoryEngine
 from merge_history import lost_tokens
 
-from nearfar.orchestrator.memory.encoding import encode
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.merge import heads_of, merge
-from nearfar.orchestrator.memory.operation import Dot, Operation
+from nearfar.orchestrator.memory.operation import Dot, Operation, encode
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import wire

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from langgraph.store.base import PutOp
 from sync_world import Node, greet, send, synchronise, take, through_wire
 
-from nearfar.orchestrator.memory.encoding import encode
 from nearfar.orchestrator.memory.merge import merge
-from nearfar.orchestrator.memory.operation import Dot, Meta, Operation, Principal, Sibling, Stamp, address_tag
+from nearfar.orchestrator.memory.operation import Dot, Meta, Operation, Principal, Sibling, Stamp, address_tag, encode
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.exchange import read_operation, receive
 from nearfar.orchestrator.memory.sync.keys import tag_of

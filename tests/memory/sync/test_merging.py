@@ -7,9 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from merge_history import ITEM, History, Kind, Step, lost_tokens, steps
 
-from nearfar.orchestrator.memory.encoding import decode, encode
 from nearfar.orchestrator.memory.merge import heads_of, merge, succeed
-from nearfar.orchestrator.memory.operation import COUNTER_BITS, MAXIMUM_SKEW, Dot, Meta, received, tick
+from nearfar.orchestrator.memory.operation import COUNTER_BITS, MAXIMUM_SKEW, Dot, Meta, decode, encode, received, tick
 
 
 def step(device: int, kind: Kind, names: str = "", *, removed: str = "", heard: Sequence[int] = ()) -> Step:

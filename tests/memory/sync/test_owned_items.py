@@ -7,9 +7,8 @@ from functools import partial
 import pytest
 from sync_world import Node, greet, synchronise, take
 
-from nearfar.orchestrator.memory.encoding import encode
 from nearfar.orchestrator.memory.in_tasks import relevant
-from nearfar.orchestrator.memory.operation import Dot, Meta, Operation, Principal, Sibling
+from nearfar.orchestrator.memory.operation import Dot, Meta, Operation, Principal, Sibling, encode
 from nearfar.orchestrator.memory.provenance import label_of_recalled, recalled_item
 from nearfar.orchestrator.memory.recall.retrieval import render
 from nearfar.orchestrator.memory.sync.messages import Batch, SealedOperation

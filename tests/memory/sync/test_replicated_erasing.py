@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sync_world import Node, synchronise
 
-from nearfar.orchestrator.memory.encoding import OwnedSubject
+from nearfar.orchestrator.memory.operation import OwnedSubject
 from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.exchange import batches, receive
