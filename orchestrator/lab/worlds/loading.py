@@ -143,7 +143,7 @@ def _items(answer: str) -> list[str]:
 
 logger = logging.getLogger(__name__)
 SHIPPED: Final[Mapping[str, str]] = {
-    "search": "nearfar.orchestrator.lab.worlds.search:SearchWorld",
+    "search": "nearfar.orchestrator.lab.worlds.loading:SearchWorld",
     "apps": "nearfar.orchestrator.lab.worlds.apps:AppsWorld",
 }
 """Worlds with generated tasks, which contain no secrets; each opens on its test split."""
