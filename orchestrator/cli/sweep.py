@@ -72,7 +72,7 @@ def sweep(
     agents: Annotated[str | None, typer.Option(help="package.module:factory that makes the near and the far agent.")] = None,
     call_price: Annotated[
         float, typer.Option(min=0, max=1, help="Share of a perfect score that a far call has to bring, for a navigator.")
-    ] = 0.15,
+    ] = 0.06,
     public: options.Public = False,
     config: options.Config = None,
     near: options.Near = None,
