@@ -42,7 +42,7 @@ def _by_chance(seen: list[float]) -> Navigated:
 
 def test_a_trained_navigator_asks_for_a_plan_where_it_pays_and_nowhere_else() -> None:
     random.seed(3)
-    card = train_navigator([_run(number, _by_chance) for number in range(1500)], steps=1500)
+    card = train_navigator([_run(number, _by_chance) for number in range(1500)], call_price=0.2, steps=1500)
     assert sum(len(row) for layer in card.layers for row in layer) < MOST_WEIGHTS
     navigator = Navigator(card)
     fresh = [_run(-number, lambda seen: navigated(navigator, seen, explore=0)) for number in range(1, 301)]
