@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from nearfar.orchestrator.compression.compressor import compress
+from nearfar.orchestrator.compression import compress
 from nearfar.protocols import Message, ToolCall, ToolResult
 
 # In place of the script's own folder, in which onnx.py would be taken for the library of that name.

@@ -37,7 +37,7 @@ from nearfar.device.llama import LlamaAgent
 from nearfar.device.onnx import OnnxAgent
 from nearfar.device.onnx.folder import read_folder
 from nearfar.device.onnx.model import OnnxVocabulary, genai, open_model
-from nearfar.device.worker.agent import LocalAgent
+from nearfar.device.worker import LocalAgent
 from train.enlarge import enlarge
 from train.export_onnx import write_folder
 from train.gguf_base import read_base

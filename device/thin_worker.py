@@ -47,7 +47,7 @@ from ..protocols.security import bearer_metadata
 from ..protocols.v1 import agent_pb2 as pb
 from ..protocols.v1 import hub_pb2
 from ..protocols.v1.hub_pb2_grpc import HubServiceStub
-from .thin.agent import failure, read_card, run_step
+from .thin import failure, read_card, run_step
 from .thin.llama_server import LlamaServer
 from .thin.phone import Phone
 

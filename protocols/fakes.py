@@ -134,7 +134,7 @@ class ScriptedAgent:
         self.live_steps += 1
         deadline = None if request.timeout is None else anyio.current_time() + request.timeout
         holds_slot = False
-        finished = False
+        is_over = False
         try:
             plan = self._plan(request)
             await self._take_slot(deadline)
@@ -144,12 +144,13 @@ class ScriptedAgent:
                     self.tokens_decoded += 1
                     yield event
             last = self._finish(plan, request)
-            finished = True
+            is_over = True
             yield last
-        except (GeneratorExit, anyio.get_cancelled_exc_class()):
-            self.cancelled_steps += not finished
+        except Exception:
+            is_over = True  # it has failed, and its reader is still there
             raise
         finally:
+            self.cancelled_steps += not is_over
             self.live_steps -= 1
             if holds_slot:
                 self._slots.release()
@@ -353,9 +354,14 @@ class RecordedOutcome(Value):
     """The error that ended the step; None: it finished."""
 
 
+_OF_ONE_RUN = ("idempotency_key", "timeout", "max_reasoning_tokens")
+"""Fields of a request that may differ where its content is the same."""
+
+
 def fingerprint(request: StepRequest) -> str:
-    """Return a digest of a request's content; it does not depend on the key, the timeout or provider states."""
-    content = request.model_dump(mode="json", exclude={"idempotency_key": True, "timeout": True, "messages": {"__all__": {"state"}}})
+    """Return a digest of a request's content; it does not depend on the key, on limits that differ by the run, or on provider
+    states."""
+    content = request.model_dump(mode="json", exclude={**dict.fromkeys(_OF_ONE_RUN, True), "messages": {"__all__": {"state"}}})
     return sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode(errors="surrogatepass")).hexdigest()
 
 

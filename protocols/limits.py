@@ -2,7 +2,7 @@
 
 A request beyond a limit is refused with a typed error, and costs its sender more than the server. The connections of a process are also
 bounded by the files that it may have open. docs/security.md lists all limits; those on memories are in
-`orchestrator/memory/validation.py` and `orchestrator/memory/sync/limits.py`.
+`orchestrator/memory/validation.py` and `orchestrator/memory/sync/`.
 """
 
 import math

@@ -141,12 +141,7 @@ class AgentService:
     async def _send(self, step: LoggedStep, call: pb.StepCall, context: Context) -> None:
         is_local = context.peer().startswith("unix:")  # such a connection is lost only where the client is gone
         with self._log.reading(step, reader=call.reader, may_return=not is_local):
-            await asyncio.sleep(0)  # a fast agent has its first event by now, which spares the separate metadata
-            has_begun = False
-            if call.resume_from or not step.events:
-                await begun(context.send_initial_metadata(ACCEPTED))
-                has_begun = True
-            async with _Delivery(context, has_begun=has_begun) as delivery:
+            async with _Delivery(context) as delivery:
                 await delivery.send(step, position=call.resume_from)
         if step.error is not None:
             raise step.error
@@ -181,9 +176,8 @@ class _Delivery:
     One timer watches the whole call: a timer per event would cost more than the event.
     """
 
-    def __init__(self, context: Context, *, has_begun: bool) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._has_begun = has_begun
         self._loop = asyncio.get_running_loop()
         self._limit = asyncio.timeout(None)
         self._writing_since = math.inf
@@ -203,17 +197,28 @@ class _Delivery:
 
     async def send(self, step: LoggedStep, *, position: int) -> None:
         """Send the events from `position` on, as they come, until the step is done."""
+        position += await begun(self._begin(step, position))
         while True:
             while position < len(step.events):
-                self._writing_since = self._loop.time()
-                writing = self._context.write(step.events[position])
-                await (writing if self._has_begun else begun(writing))
-                self._has_begun = True
+                await self._write(step.events[position])
                 position += 1
             self._writing_since = math.inf
             if step.done:
                 return
             await step.change()
+
+    async def _begin(self, step: LoggedStep, position: int) -> int:
+        """Send the metadata, or the first event in place of them, which a fast agent has by now: this task comes behind the agent's in the
+        same turn of the loop. Returns how many events were sent."""
+        if position or not step.events:
+            await self._context.send_initial_metadata(ACCEPTED)
+            return 0
+        await self._write(step.events[0])
+        return 1
+
+    async def _write(self, event: bytes) -> None:
+        self._writing_since = self._loop.time()
+        await self._context.write(event)
 
     def _check(self) -> None:
         now = self._loop.time()

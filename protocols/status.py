@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Final, NoReturn, cast
+from typing import Final, NoReturn, TypeVar, cast
 
 import anyio
 import grpc
@@ -17,6 +17,8 @@ from .access import Context
 from .errors import BY_REASON, MAPPINGS, NearfarError, Unavailable, from_grpc_status, travelling_class
 
 DOMAIN = "nearfar"
+
+T = TypeVar("T")
 
 
 # All trailers of a call must stay below gRPC's 8 KiB. The message is sent twice, percent-encoded and in base64; the hint in base64.
@@ -50,15 +52,15 @@ async def abort(context: Context, error: NearfarError) -> NoReturn:
     raise asyncio.CancelledError
 
 
-async def begun(operation: Awaitable[object]) -> None:
-    """Wait for the operation that begins a reply: its metadata, or its first message.
+async def begun(operation: Awaitable[T]) -> T:
+    """Wait for the operation that begins a reply, its metadata or its first message, and return its result.
 
     gRPC accepts no status during that operation, so a call that ended just then would end for its client only at its deadline. A
     cancellation waits for the operation, for a second at most.
     """
     sending = asyncio.ensure_future(operation)
     try:
-        await asyncio.shield(sending)
+        return await asyncio.shield(sending)
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
             await asyncio.wait({sending}, timeout=_LAST_WRITE_SECONDS)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from nearfar.cloud.config import A2aAgentConfig as A2aAgentConfig
     from nearfar.cloud.config import ProviderConfig as ProviderConfig
     from nearfar.cloud.near_server import NearServerConfig as NearServerConfig
-    from nearfar.device.llama.agent import LlamaAgent as LlamaAgent
-    from nearfar.device.onnx.agent import OnnxAgent as OnnxAgent
+    from nearfar.device.llama import LlamaAgent as LlamaAgent
+    from nearfar.device.onnx import OnnxAgent as OnnxAgent
     from nearfar.orchestrator.budgets.book import BudgetBook as BudgetBook
     from nearfar.orchestrator.cache.answers import AnswerCache as AnswerCache
     from nearfar.orchestrator.compose.agents import FarConfig as FarConfig
@@ -189,7 +189,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.turns import TurnEvent as TurnEvent
     from nearfar.orchestrator.task.turns import TurnFinished as TurnFinished
     from nearfar.orchestrator.task.turns import TurnText as TurnText
-    from nearfar.orchestrator.tracing.store import TraceStore as TraceStore
+    from nearfar.orchestrator.tracing import TraceStore as TraceStore
     from nearfar.orchestrator.tracing.telemetry import Observable as Observable
     from nearfar.orchestrator.tracing.telemetry import instrument as instrument
     from nearfar.orchestrator.util.plugins import FarPluginConfig as FarPluginConfig
@@ -306,8 +306,8 @@ _NAMES = {
     "cloud.admission": "GatewayLimits",
     "cloud.config": "A2aAgentConfig ProviderConfig",
     "cloud.near_server": "NearServerConfig",
-    "device.llama.agent": "LlamaAgent",
-    "device.onnx.agent": "OnnxAgent",
+    "device.llama": "LlamaAgent",
+    "device.onnx": "OnnxAgent",
     "orchestrator.budgets.book": "BudgetBook",
     "orchestrator.cache.answers": "AnswerCache",
     "orchestrator.compose.agents": "FarConfig GatewayConfig LocalFarConfig NearConfig",
@@ -375,7 +375,7 @@ _NAMES = {
     "orchestrator.task.task": "ForeignMessage Needs Task",
     "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
     "orchestrator.task.turns": "CallerTools Speaker Turn TurnCall TurnEvent TurnFinished TurnText",
-    "orchestrator.tracing.store": "TraceStore",
+    "orchestrator.tracing": "TraceStore",
     "orchestrator.tracing.telemetry": "Observable instrument",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",
     "protocols.access": "Clock",

@@ -1,5 +1,11 @@
-"""Write the tables of keys in docs/configuration.md from the JSON Schema of nearfar.toml, whose descriptions are the fields' docstrings."""
+"""Write the tables that documentation takes from the code.
 
+Those of keys in docs/configuration.md come from the JSON Schema of nearfar.toml, whose descriptions are the docstrings of fields; that of
+limits in docs/security.md comes from the module of limits.
+"""
+
+import ast
+import inspect
 import json
 import re
 from collections.abc import Iterator
@@ -7,8 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar.orchestrator.compose.policy_file import config_schema
+from nearfar.protocols import limits
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "configuration.md"
+_DOCS: Final = Path(__file__).parents[1] / "docs"
+PAGE: Final = _DOCS / "configuration.md"
+SECURITY: Final = _DOCS / "security.md"
+_MEBIBYTE, _KIBIBYTE = 2**20, 2**10
 SECTIONS: Final = {
     "near": "NearConfig",
     "server": "NearServerConfig",
@@ -144,5 +154,36 @@ def _meaning(key: JsonObject) -> str:
     return text.replace("|", "\\|")
 
 
+def with_limits(page: str) -> str:
+    """Return the page on security with its table of limits as the code has it."""
+    rows = ["| limit | value | of what, and why |", "|---|---|---|", *limit_rows()]
+    return TABLE.sub(lambda found: found[1] + "".join(f"{row}\n" for row in rows), page)
+
+
+def limit_rows() -> list[str]:
+    """Return the rows of the table of limits, in the order of the code."""
+    body = ast.parse(Path(inspect.getfile(limits)).read_text(encoding="utf-8")).body
+    found = []
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.target.id.startswith("_"):
+            continue
+        is_told = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+        reason = " ".join(str(following.value.value).split()) if is_told else ""  # type: ignore[union-attr]  # as has just been seen
+        assert reason, f"{node.target.id} has no reason"
+        found.append(f"| `{node.target.id}` | {_amount(node.target.id, getattr(limits, node.target.id))} | {reason} |")
+    return found
+
+
+def _amount(name: str, value: float) -> str:
+    if name.endswith("_SECONDS"):
+        return f"{value:g} s"
+    if isinstance(value, int) and value >= _KIBIBYTE and any(unit in name for unit in ("BYTES", "LENGTH", "CHARACTERS")):
+        for size, unit in ((_MEBIBYTE, "Mi"), (_KIBIBYTE, "Ki")):
+            if not value % size:
+                return f"{value // size} {unit}{'B' if 'BYTES' in name else ''}"
+    return f"{value:,}"
+
+
 if __name__ == "__main__":
     PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    SECURITY.write_text(with_limits(SECURITY.read_text(encoding="utf-8")), encoding="utf-8")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from nearfar.orchestrator.compression.compressor import Compressed, compress
+from nearfar.orchestrator.compression import Compressed, compress
 from nearfar.orchestrator.compression.conversation import Conversation, conversation_tokens, estimated_tokens
 from nearfar.protocols import Message
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.llama import MODELS, endless
 from nearfar import Hybrid, Policy
+from nearfar.device.store import silent
 from nearfar.device.store.browser_engine import install_engine, require_engine
-from nearfar.device.store.store import silent
 from nearfar.orchestrator.compose.hub import ServeConfig, read_page_model
 from nearfar.protocols import ConfigError, ScriptedAgent, Side
 from nearfar.protocols.hub import Hub, WorkerTerms

@@ -22,7 +22,7 @@ from nearfar.orchestrator.lab.blame_replay import RecordedRun
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.task import Task
-from nearfar.orchestrator.tracing.store import open_traces
+from nearfar.orchestrator.tracing import open_traces
 from nearfar.protocols import ApprovalNeeded, Message, NearfarError, ScriptedAgent, Side, StepRequest, ToolCall
 
 _PROMPT = "My secret is 4711."

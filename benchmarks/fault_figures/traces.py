@@ -22,8 +22,8 @@ from nearfar.orchestrator.task.events import AttemptStarted
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.tracing import TraceStore, open_traces
 from nearfar.orchestrator.tracing.recorder import RunTrace
-from nearfar.orchestrator.tracing.store import TraceStore, open_traces
 from nearfar.protocols import Message, Side, ToolCall
 
 from .blamed_runs import CASES, Case, Mistake, Table

@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.statistics import routing_curve
+from nearfar.orchestrator.lab.training import train_head
 from nearfar.orchestrator.lab.training.report import Remembered, load_head, predictions
-from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.traces import agents_of
 from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of
 from nearfar.orchestrator.util.embedding import MiniLmEmbedder

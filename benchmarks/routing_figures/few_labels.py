@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.statistics import routing_curve
+from nearfar.orchestrator.lab.training import train_head
 from nearfar.orchestrator.lab.training.report import Remembered, load_head
-from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.success import length_gain
 from nearfar.orchestrator.routing.traces import agents_of
 from nearfar.orchestrator.routing.training import Examples, examples_of

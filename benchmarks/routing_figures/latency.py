@@ -22,8 +22,8 @@ from typing import Any, Final, TypeVar
 import numpy
 
 from nearfar.orchestrator.lab.replay.recording import RecordedAgent
+from nearfar.orchestrator.lab.training import train_head, write_head
 from nearfar.orchestrator.lab.training.parts import LANDMARKS
-from nearfar.orchestrator.lab.training.training import train_head, write_head
 from nearfar.orchestrator.routing.head import Head
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task.policy import Policy

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.statistics import routing_curve
+from nearfar.orchestrator.lab.training import train_head
 from nearfar.orchestrator.lab.training.report import Remembered, load_head, predictions
-from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.budget import FarShareController
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.routing.training import examples_of, folds_of

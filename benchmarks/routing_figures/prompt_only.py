@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.statistics import IntervalEstimate, curve_figures, routing_curve
+from nearfar.orchestrator.lab.training import train_head
 from nearfar.orchestrator.lab.training.report import Remembered, load_head, predictions
-from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of
 from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 

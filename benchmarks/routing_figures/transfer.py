@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.statistics import routing_curve
+from nearfar.orchestrator.lab.training import train_head
 from nearfar.orchestrator.lab.training.report import load_head
-from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.success import UNFAMILIAR, length_gain
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, agents_of
 from nearfar.orchestrator.routing.training import examples_of

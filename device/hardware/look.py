@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ..compute import CPU, ProcessorKind
-from ..onnx.agent import PROVIDERS
+from ..onnx import PROVIDERS
 from .components import EnergyComponent, EngineProvider, InferenceEngine, Presence
 
 _SHOWN_WHERE_ABSENT: Final = ("cuda", "coreml", "qnn", "openvino", "webgpu")

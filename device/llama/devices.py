@@ -20,7 +20,7 @@ from ...protocols import ConfigError, Execution
 from ..compute import CPU, FASTEST, LOWEST_POWER, ProcessorKind, Provider, choose_provider
 from ..gguf import GgufHeader, model_parts, read_header
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS
-from .agent import LlamaOptions, cache_cells
+from . import LlamaOptions, cache_cells
 
 ENGINE: Final = "llama.cpp"
 _KINDS: Final = (ProcessorKind.CPU, ProcessorKind.GPU, ProcessorKind.INTEGRATED_GPU)

@@ -16,7 +16,7 @@ from ..worker.measuring import measuring_of
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
-from .agent import LlamaOptions, cache_cells
+from . import LlamaOptions, cache_cells
 from .devices import backend_devices, execution_of, layer_devices, place
 from .extra_buffers import extra_buffers
 from .model import LlamaAdapters, LlamaContext, LlamaModel, start_backend
@@ -58,7 +58,8 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     execution = execution_of(layer_devices(model.layers), devices, threads=threads.single, extra_buffers_off=buffers.reason)
     measuring = measuring_of(Path(options.path), execution, kv_bytes_per_token=options.kv_bytes_per_token)
     tolerance = _ANOTHER_KERNEL if placement.layers or threads.single > 1 else _ROUNDING
-    drafting = Drafting(model.vocabulary, tolerance=tolerance) if model.forgets else None
+    folder = None if options.calls_folder is None else Path(options.calls_folder)
+    drafting = Drafting(model.vocabulary, tolerance=tolerance, folder=folder) if model.forgets else None
     scheduler = Scheduler(
         model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring, drafting=drafting, images=images
     )

@@ -24,7 +24,7 @@ from ...protocols import Execution, ModelError
 from ..compute import CPU, ProcessorKind, Provider
 from ..worker.engine import Logits
 from ..worker.generation import REASONING_END, REASONING_START
-from .agent import PROVIDERS, short_name
+from . import PROVIDERS, short_name
 from .folder import TEMPLATE, TOKENIZER, TOKENIZER_CONFIGURATION, AdapterInput, OnnxFolder
 
 # From 1.29 on, onnxruntime and onnxruntime-genai send telemetry unless this is set before they are loaded.

@@ -15,7 +15,7 @@ from ..worker.measuring import measuring_of
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
-from .agent import OnnxOptions
+from . import OnnxOptions
 from .folder import OnnxFolder, read_folder
 from .from_gguf import adapter_matrices, write_folder
 from .model import OnnxAdapters, OnnxContext, OnnxModel, check_adapters, providers, really_running, write_adapter

@@ -9,9 +9,9 @@ from typing import Final
 from ...protocols import ConfigError, ModelError
 from ..gguf import model_parts, read_header
 from ..gguf_file import read_gguf
-from ..llama.agent import Footprint, ModelShape
+from ..llama import Footprint, ModelShape
+from . import ModelStore
 from .hub import PREFIX, HubFile, HubReference, ModelHub, Snapshot, labels_of, models_among, quant_of
-from .store import ModelStore
 
 _CONTEXTS: Final = (2048, 8192, 32768)
 """Contexts that are looked at where none is named."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...protocols.v1 import hub_pb2 as pb
 from ..hardware.linux import entries, read_integer, read_text
-from .agent import inner
+from . import inner
 
 _COMMAND = "termux-battery-status"
 _COMMAND_SECONDS = 3.0

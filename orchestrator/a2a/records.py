@@ -30,7 +30,7 @@ from ...protocols import ApprovalRequest, NearfarError, NotFound
 from ..runs.ledger import pending_requests
 from ..runs.run import Run, RunFailure, RunState, parse_record
 from ..runs.store import RunStore
-from ..storage.writer import DatabaseSession, Tables
+from ..storage import DatabaseSession, Tables
 from ..task.events import AttemptEnded, AttemptStarted, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
 from ..task.results import Result
 from ..util.text import spell_out

@@ -10,10 +10,10 @@ from threading import Lock
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+from ..storage import DatabaseSession
 from ..storage.owners import Owner
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.writer import DatabaseSession
 from ..task.stores import RunsConfig
 from .storage import MemoryStorage, ServerOwner, SharedStorage
 

@@ -8,8 +8,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import finalize
 
+from ..storage import DatabaseSession, TableDatabase, Tables
 from ..storage.postgres import is_broken
-from ..storage.writer import DatabaseSession, TableDatabase, Tables
 
 if TYPE_CHECKING:
     from ..storage.postgres import Connection, PostgresDatabase

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.trace import TracerProvider
 
-    from ..a2a.server import A2aServer
+    from ..a2a import A2aServer
     from ..console.access import BrowserLogins
     from ..hybrid.hybrid import Hybrid
     from ..serve.server import Front
@@ -321,7 +321,7 @@ def serve_a2a(
     async def work() -> None:
         if find_spec("a2a") is None:
             raise ConfigError(_MISSING, hint="pip install 'nearfar[a2a]'")
-        from ..a2a.server import serve_a2a as serving
+        from ..a2a import serve_a2a as serving
         from .serve import until_stopped
 
         loaded = chosen_config(selection)

@@ -19,8 +19,8 @@ from ..lab.replay.cascade import RecordedCascade, has_drafts
 from ..lab.replay.simulation import ReplaySource, Served, Simulation, installed_embedder, simulation
 from ..lab.report import write_simulation_report
 from ..lab.statistics import CurveFigures, IntervalEstimate
+from ..lab.training import write_head
 from ..lab.training.report import EvidenceReport, HeldOutReport, evidence_report, train_on_traces
-from ..lab.training.training import write_head
 from ..routing.checks import learn_early_stop
 from ..routing.escalation import Escalation
 from ..routing.escalation_training import train_escalation

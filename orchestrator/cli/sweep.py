@@ -21,9 +21,9 @@ from ..compose.hub import ServeConfig
 from ..lab.figures import require_matplotlib
 from ..lab.report import SWEEP_SUMMARY, render_sweep, sweep_summary, write_sweep_report
 from ..lab.story import Story, Telling, search_task, story_figures, tell
+from ..lab.study import Study, StudyFile, claim_folder, make_study, read_study_file, with_options
 from ..lab.study.outcomes import Outcomes
 from ..lab.study.pools import LocalPool, RunPool
-from ..lab.study.study import Study, StudyFile, claim_folder, make_study, read_study_file, with_options
 from ..lab.study.sweep import RecordLog, Sweep, all_runs
 from ..lab.study.workbench import Item, Workbench
 from ..lab.worlds.loading import SearchWorld

@@ -15,7 +15,7 @@ from ..util.credentials import secret
 if TYPE_CHECKING:
     from langgraph.store.base import TTLConfig
 
-    from ..memory.consolidation.consolidator import BackgroundConsolidation
+    from ..memory.consolidation import BackgroundConsolidation
     from ..memory.in_tasks import TaskMemory
     from ..memory.sqlite.recovering import Recovery
     from ..memory.store import MemoryStore
@@ -81,6 +81,6 @@ def memory_rest(memory: "TaskMemory", pool: AgentPool, device_state: DeviceState
     """Return the consolidation of the memory while the device rests; None if it is not configured."""
     if memory.sleep is None:
         return None
-    from ..memory.consolidation.consolidator import BackgroundConsolidation
+    from ..memory.consolidation import BackgroundConsolidation
 
     return BackgroundConsolidation(memory.store, memory.sleep, pool, device_state)

@@ -9,7 +9,7 @@ from ...protocols import ApprovalRequest, NotFound, StoreError
 from ..runs.leases import RunDetails, read_details
 from ..runs.run import RunState
 from ..safety.provenance import TrustedTexts
-from ..tracing.store import RunBegan, ToolRan
+from ..tracing import RunBegan, ToolRan
 from ..util.runtime import in_thread
 from ..util.text import spell_out
 from .html import Html, facts, join, tag, text

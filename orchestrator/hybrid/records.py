@@ -13,7 +13,7 @@ from ..runs.erasing import open_store
 from ..runs.store import RunStore
 from ..safety.privacy_records import PrivacyRecords
 from ..task.stores import CacheConfig, RunsConfig
-from ..tracing.store import TraceStore, traces_if_usable
+from ..tracing import TraceStore, traces_if_usable
 from ..util.arguments import Location, as_path, parse_section, require
 
 if TYPE_CHECKING:

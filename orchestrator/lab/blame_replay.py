@@ -49,7 +49,7 @@ from ..task.modes import AgentView
 from ..task.routing_policy import FALLBACK_ERRORS, LimitsConfig, RouterConfig
 from ..task.task import Task
 from ..task.tools import NOT_RUN, Effect, Tool
-from ..tracing.store import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
+from ..tracing import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
 from ..util.json_text import canonical
 from ..util.runtime import untraced
 

@@ -53,10 +53,10 @@ def open_engine(
     if key is not None and (is_server or place == ":memory:"):
         raise ConfigError("only a store in a file can be encrypted with a key", hint="leave the key out; a server encrypts its own disk")
     if is_server:
-        from .postgres.engine import PostgresEngine
+        from .postgres import PostgresEngine
 
         return PostgresEngine(place, embedder=name)
-    from .sqlite.engine import SqliteEngine
+    from .sqlite import SqliteEngine
 
     return SqliteEngine(place, embedder=name, key=key, sealer=sealer)
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from ...protocols.attachments import Attachment
-from ..storage.writer import DatabaseSession, Tables
+from ..storage import DatabaseSession, Tables
 from .run import damaged_run
 
 TABLES: Final = Tables(

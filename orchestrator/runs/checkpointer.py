@@ -21,7 +21,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from ...protocols import Cancelled, StoreUnavailable, Unsupported
-from ..storage.writer import DatabaseSession, TableDatabase, Writer
+from ..storage import DatabaseSession, TableDatabase, Writer
 from ..util.runtime import in_thread
 from .attached import LEAST_BYTES, Contents, keep_attachments, read_attachments, with_attachments, without_attachments
 from .leases import check_lease

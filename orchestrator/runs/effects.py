@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from ...protocols import ApprovalRequest, InvalidRequest, LedgerConflict, StoreError, ToolResult
+from ..storage import DatabaseSession, Rows, TableDatabase, Tables
 from ..storage.sqlite import guarded_transaction
-from ..storage.writer import DatabaseSession, Rows, TableDatabase, Tables
 from .run import damaged_run
 
 Keep = Callable[[DatabaseSession, ToolResult], None]

@@ -1,6 +1,7 @@
 """Open the store of runs, and forget the runs and traces that hold something of items erased from the memory."""
 
 import logging
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -12,11 +13,11 @@ from ...protocols.items import ItemAddress
 from ..memory.engine import MOST_FORGOTTEN
 from ..memory.erasing import Erased, recalled_in, record_of
 from ..memory.operation import address_tag
+from ..storage import DatabaseSession, Tables
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.writer import DatabaseSession, Tables
-from ..task.stores import RunsConfig
-from ..tracing.store import TraceStore
+from ..task.stores import RunsConfig, calls_folder
+from ..tracing import TraceStore
 from ..util.json_text import drop_lines
 from .sessions import with_later_turns
 from .store import FILE, RunStore
@@ -45,8 +46,18 @@ def address_of(config: RunsConfig) -> str:
     return secret(config.postgres_variable)
 
 
+def erase_calls() -> None:
+    """Overwrite and remove the calls that near agents keep to draft from. Raises `OSError`."""
+    for path in calls_folder().glob("*"):
+        with path.open("r+b") as file:
+            file.write(bytes(path.stat().st_size))
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink()
+
+
 def _erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:
-    from ..tracing.store import erase_traces
+    from ..tracing import erase_traces
 
     erase_traces(config, runs)
 
@@ -108,7 +119,7 @@ def find_holding(config: RunsConfig, erased: Erased) -> Holding:
         with closing(open_store(config)) as store:
             runs = find_runs_holding(store, erased)
     if _is_kept(config, _TRACES):
-        from ..tracing.store import open_traces
+        from ..tracing import open_traces
 
         with closing(open_traces(config)) as kept:
             traces = kept.holding(erased)
@@ -141,7 +152,7 @@ def forget_holding(config: RunsConfig, held: Holding) -> None:
         with closing(open_store(config)) as store:
             store.forget_all(held.all)
     elif held.all and _is_kept(config, _TRACES):
-        from ..tracing.store import erase_traces
+        from ..tracing import erase_traces
 
         erase_traces(config, held.all)
     rewrite(config)

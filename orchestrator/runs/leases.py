@@ -11,8 +11,8 @@ from uuid import uuid4
 
 from ...protocols import ApprovalRequest, Cancelled, RunBusy, StoreError
 from ...protocols.steps import Value
+from ..storage import DatabaseSession, TableDatabase, Tables
 from ..storage.owners import Owner
-from ..storage.writer import DatabaseSession, TableDatabase, Tables
 from ..task.results import Attempt, Result
 from ..util.runtime import in_thread
 from .ledger import pending_requests

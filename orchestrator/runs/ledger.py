@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from ...protocols import ApprovalNeeded, ApprovalRequest, NearfarError, NotFound, ToolCall, ToolResult
-from ..storage.writer import DatabaseSession, TableDatabase
+from ..storage import DatabaseSession, TableDatabase
 from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of
 from ..util.json_text import digest
 from ..util.runtime import in_thread

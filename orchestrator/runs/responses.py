@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import NotFound
 from ...protocols.steps import Value
-from ..storage.writer import Tables
+from ..storage import Tables
 from ..util.runtime import in_thread
 
 if TYPE_CHECKING:

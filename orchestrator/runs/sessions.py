@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter
 from ...protocols import Message
 from ...protocols.items import ItemAddress
 from ...protocols.steps import Value
-from ..storage.writer import Tables
+from ..storage import Tables
 from ..task.labels import Label, join_labels
 from ..task.results import Result, SideUsage
 from .run import RunState, damaged_run

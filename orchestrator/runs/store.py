@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ...protocols import Cancelled, IdempotencyConflict, InvalidRequest, NotFound, RunBusy, StoreCorrupt, StoreUnavailable
+from ..storage import Change, DatabaseSession, TableDatabase, Tables, Writer
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.writer import Change, DatabaseSession, TableDatabase, Tables, Writer
 from ..task.stores import RunsConfig
 from ..util.runtime import in_thread
 from .attached import TABLES as ATTACHMENTS

@@ -10,9 +10,9 @@ from ...protocols.items import Tier
 from ...protocols.steps import Value
 from ..memory.operation import Dot, OwnedSubject
 from ..memory.sync.keys import SubjectKeys, tag_of
+from ..storage import Tables
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..storage.writer import Tables
 from ..task.labels import Label
 from .placeholders import Placeholder
 

@@ -9,7 +9,7 @@ import orjson
 from pydantic import ValidationError
 
 from ...protocols import DeadlineExceeded, Effort, InvalidRequest
-from ...protocols.limits import FIRST_MESSAGE_SECONDS, JSON_DEPTH
+from ...protocols.limits import FIRST_MESSAGE_SECONDS, JSON_DEPTH, MESSAGES
 from ..task.sampling import Sampling
 from .errors import BadField, BodyTooLarge
 
@@ -63,7 +63,8 @@ async def _read(receive: Receive, announced: int) -> bytes:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Return a JSON object. Raise `InvalidRequest` for anything else, and for one that is nested too deeply."""
+    """Return a JSON object. Raise `InvalidRequest` for anything else, for one that is nested too deeply, and for a list with more items
+    than a conversation may have messages."""
     try:
         value = orjson.loads(data or b"{}")  # some requests need no body
     except orjson.JSONDecodeError as error:
@@ -72,6 +73,9 @@ def parse_object(data: bytes) -> dict[str, Any]:
         raise InvalidRequest("the body is no JSON object", hint='{"model": "nearfar/auto", ...}')
     if _is_deeper(value, JSON_DEPTH):
         raise InvalidRequest(f"the body is nested more than {JSON_DEPTH} levels deep")
+    for name, items in value.items():
+        if isinstance(items, list) and len(items) > MESSAGES:
+            raise BadField(f"{name} has {len(items):,} items, and may have {MESSAGES:,}", param=warning(name))
     return value
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError, StoreCorrupt, StoreUnavailable
-from .writer import Rows, Tables, create_if_missing
+from . import Rows, Tables, create_if_missing
 
 if TYPE_CHECKING:
     import psycopg

@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 
 from ...protocols import StoreUnavailable
 from ...protocols.lazy import CLOSED_ON_EXEC
+from . import Tables, create_if_missing
 from .sqlite_files import LOG, PRIMARY_CODE, Driver, Naming, check_plain, driver_for, is_foreign, prepare
-from .writer import Tables, create_if_missing
 
 T = TypeVar("T")
 _PAUSE: Final = 0.01

@@ -15,8 +15,7 @@ from ..task.results import ToolOutcome
 from ..task.task import last_words
 from .calls import TaskRuntime, emit
 from .state import Json, TaskState, value_of
-from .supervised import Oversight
-from .tool_calls import canonical
+from .supervised import Oversight, canonical
 from .turn import acts
 
 if TYPE_CHECKING:

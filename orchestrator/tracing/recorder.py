@@ -13,14 +13,13 @@ from typing import Final
 
 from ...protocols import ApprovalNeeded, Message, NearfarError, Side, StepRequest, StoreError, ToolCall
 from ..budgets.book import Spent
-from ..storage.writer import DatabaseSession
+from ..storage import DatabaseSession
 from ..task.events import AgentText, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
 from ..task.labels import Label
 from ..task.results import Result
 from ..task.task import Task
 from ..task.tools import Tool
-from .observing import AskedStep, EndedStep, EndedTool, ObservedRun, Observers
-from .store import (
+from . import (
     AgentStepped,
     AnyEntry,
     EntriesLost,
@@ -35,6 +34,7 @@ from .store import (
     has_entries,
     insert_entries,
 )
+from .observing import AskedStep, EndedStep, EndedTool, ObservedRun, Observers
 
 logger = logging.getLogger(__name__)
 
@@ -247,7 +247,7 @@ class RunTrace:
 
     def conclude(self, result: Result) -> None:
         """Record the outcome."""
-        fields = result.model_dump(include={"text", "agent", "side", "reasons", "label", "recalled"})
+        fields = result.model_dump(include={"text", "agent", "side", "reasons", "label", "recalled", "speculation"})
         self._put(partial(RunEnded, outcome="done", near=result.near, far=result.far, **fields))
         if self.observed is not None:
             self.observed.end("done", result=result)

@@ -30,7 +30,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 
 from nearfar import Hybrid
-from nearfar.orchestrator.a2a.server import A2aServer, serve_a2a
+from nearfar.orchestrator.a2a import A2aServer, serve_a2a
 from nearfar.orchestrator.compose.hub import ServeConfig
 from nearfar.protocols.address import Address
 

@@ -19,7 +19,8 @@ from a2a.types import Artifact, Message, SendMessageRequest, Task
 from google.protobuf.json_format import Parse
 
 from nearfar import Hybrid, ScriptedAgent, ToolCall, tool
-from nearfar.orchestrator.a2a import handler, records, server
+from nearfar.orchestrator import a2a
+from nearfar.orchestrator.a2a import handler, records
 from nearfar.orchestrator.a2a.tasks import A2aTasks
 from nearfar.orchestrator.compose.hub import ServeConfig
 from nearfar.orchestrator.task.results import Result
@@ -106,10 +107,10 @@ def _artifact(result: Result) -> Artifact:
 async def main(port: int, grpc_port: int, folder: Path) -> None:
     """Serve until the process is ended."""
     records.answer_of = _artifact  # type: ignore[attr-defined]
-    server.A2aHandler = TckHandler  # type: ignore[attr-defined]
+    a2a.A2aHandler = TckHandler  # type: ignore[attr-defined]
     agent = SlowAgent(_reply, pace=_pause)
     serving = {"address": Address(host="127.0.0.1", port=port), "grpc_port": grpc_port, "insecure": True, "tasks": TckTasks}
-    async with Hybrid(near=agent, tools=[proceed], records=folder) as hybrid, server.serve_a2a(hybrid, ServeConfig(), **serving) as running:  # type: ignore[arg-type]
+    async with Hybrid(near=agent, tools=[proceed], records=folder) as hybrid, a2a.serve_a2a(hybrid, ServeConfig(), **serving) as running:  # type: ignore[arg-type]
         print(running.url, flush=True)  # noqa: T201 - for the test that waits for it
         await anyio.sleep_forever()
 

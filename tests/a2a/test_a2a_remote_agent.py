@@ -16,7 +16,7 @@ from http_server import Exchange, http_server
 from nearfar import ConfigError, Hybrid, PrivacyViolation, RequestRefused, ScriptedAgent, Side, ToolCall, Unavailable, Unsupported, tool
 from nearfar.cloud.a2a import A2aTransport, RemoteTaskAgent
 from nearfar.cloud.config import A2aAgentConfig
-from nearfar.orchestrator.a2a.server import A2aServer
+from nearfar.orchestrator.a2a import A2aServer
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.protocols import InvalidOutput, Message, Sensitivity, StepRequest, complete
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, Subject, run_check

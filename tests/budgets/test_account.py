@@ -17,7 +17,7 @@ from nearfar.orchestrator.budgets import account as accounts
 from nearfar.orchestrator.budgets.account import Account, Allowance
 from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope, Spent, open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
-from nearfar.orchestrator.storage.writer import DatabaseSession
+from nearfar.orchestrator.storage import DatabaseSession
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import AgentCard, BudgetExceeded, LongPrompt, Message, Prices, Side, StepRequest, StoreUnavailable, Usage

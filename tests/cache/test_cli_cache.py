@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from nearfar import MemoryStore
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.task.stores import LEAST_THRESHOLD, CacheConfig
 from nearfar.orchestrator.task.task import TaskScope
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, Usage

@@ -13,7 +13,7 @@ from conversations import conversations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.compression.compressor import Compressed, compress
+from nearfar.orchestrator.compression import Compressed, compress
 from nearfar.orchestrator.compression.conversation import conversation_tokens, estimated_tokens
 from nearfar.protocols import ContextOverflow, Message, ToolCall, ToolResult
 
@@ -186,7 +186,7 @@ def test_a_result_without_its_call_is_left_out() -> None:
 def test_every_process_makes_the_same_of_a_conversation() -> None:
     """The order of a set of words differs between processes."""
     code = (
-        "import json; from nearfar.orchestrator.compression.compressor import compress; from nearfar.protocols import Message\n"
+        "import json; from nearfar.orchestrator.compression import compress; from nearfar.protocols import Message\n"
         "turns = [Message.user(f'Word{n} and Other{n % 7} cost {n % 5} in Berlin or Rome, as Anna{n % 3} said.') for n in range(60)]\n"
         "print([message.text for message in compress(turns, budget=300).messages])"
     )

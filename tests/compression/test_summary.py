@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nearfar.orchestrator.compression.compressor import Summarizer, compress, compress_and_summarize, quote, summarize
+from nearfar.orchestrator.compression import Summarizer, compress, compress_and_summarize, quote, summarize
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, Unavailable
 
 pytestmark = pytest.mark.anyio

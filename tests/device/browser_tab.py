@@ -13,8 +13,8 @@ from chromium import Watched, require_chromium
 from near_model import CONTEXT_TOKENS, prompt_with_long_answer
 from node_environment import NODE_VENV
 
+from nearfar.device.store import silent
 from nearfar.device.store.browser_engine import VERSION, install_engine
-from nearfar.device.store.store import silent
 from nearfar.orchestrator.compose.hub import PageModel, ServeConfig, read_page_model
 from nearfar.protocols import Side
 from nearfar.protocols.hub import AttachedAgent, Hub, WorkerTerms

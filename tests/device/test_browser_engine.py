@@ -9,8 +9,8 @@ pytest.importorskip("httpx", reason="fetching is an extra: pip install 'nearfar[
 from http_server import Exchange, http_server
 from typer.testing import CliRunner
 
+from nearfar.device.store import silent
 from nearfar.device.store.browser_engine import VERSION, engine_folder, install_engine, require_engine
-from nearfar.device.store.store import silent
 from nearfar.orchestrator.cli import app
 from nearfar.protocols import ConfigError
 

@@ -20,7 +20,7 @@ pytest.importorskip("gguf", reason="writes models: pip install 'nearfar[test]'")
 from fake_hub import REPOSITORY, FakeHub, fake_hub
 from near_model import NEAR
 
-from nearfar.device.store.store import RESERVED
+from nearfar.device.store import RESERVED
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.compose.agents import EMBEDDED, EMBEDDED_ADAPTERS, NearConfig, model_path, parse_far
 from nearfar.orchestrator.compose.config import load_config

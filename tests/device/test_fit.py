@@ -17,7 +17,7 @@ from near_model import NEAR, QUESTION, ask, near_agent
 from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 from typer.testing import CliRunner
 
-from nearfar.device.llama.agent import ModelShape
+from nearfar.device.llama import ModelShape
 from nearfar.device.store import ModelStore
 from nearfar.device.store.fit import Candidate, fits, local_candidate, stored_candidates
 from nearfar.device.store.hub import HubOptions

@@ -16,7 +16,7 @@ from near_model import NEAR, OPEN, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 
 from nearfar import LlamaAgent
-from nearfar.device.llama import read_header
+from nearfar.device.gguf import read_header
 from nearfar.device.llama.library import prepare_library
 from nearfar.protocols import (
     Agent,

@@ -19,7 +19,7 @@ import llama_cpp
 
 from nearfar import LlamaAgent
 from nearfar.device.compute import ProcessorKind
-from nearfar.device.llama.agent import LlamaOptions
+from nearfar.device.llama import LlamaOptions
 from nearfar.device.llama.devices import (
     ALL_LAYERS,
     CPU_ONLY,

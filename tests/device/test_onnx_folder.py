@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from nearfar.device.llama import read_header
-from nearfar.device.onnx import read_folder
+from nearfar.device.gguf import read_header
+from nearfar.device.onnx.folder import read_folder
 from nearfar.device.onnx.graph import Graph
 from nearfar.protocols import ModelError, ModelNotFound
 

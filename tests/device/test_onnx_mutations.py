@@ -19,7 +19,7 @@ onnx = pytest.importorskip("onnx", reason="making ONNX files needs onnx: pip ins
 from near_model import QUESTION, ask
 
 from nearfar import OnnxAgent
-from nearfar.device.onnx import read_folder
+from nearfar.device.onnx.folder import read_folder
 from nearfar.protocols import NearfarError, complete
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]

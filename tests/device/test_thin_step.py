@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from thin_phone import LOGPROB, llama_http
 
-from nearfar.device.thin import llama_server
-from nearfar.device.thin.agent import ChatAnswer, failure, read_card, run_step
+from nearfar.device.thin import ChatAnswer, failure, llama_server, read_card, run_step
 from nearfar.device.thin.llama_server import LlamaServer
 from nearfar.protocols import (
     ConfigError,

@@ -6,7 +6,7 @@ import pytest
 from pages import ROOT, Block, anchors_of, blocks, links_of, pages
 
 from nearfar.orchestrator.compose.config import parse_config
-from nearfar.orchestrator.lab.study.study import parse_study_file
+from nearfar.orchestrator.lab.study import parse_study_file
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)

@@ -16,7 +16,7 @@ from nearfar import tool
 from nearfar.orchestrator.runs import effects as transactions
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.runs.tool_calls import Overdue, RunningCall, effect_key, effect_transaction, run_unrecorded
-from nearfar.orchestrator.storage.writer import DatabaseSession
+from nearfar.orchestrator.storage import DatabaseSession
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import InvalidRequest, ToolCall

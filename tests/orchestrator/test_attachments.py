@@ -13,11 +13,11 @@ from nearfar import Hybrid, Records
 from nearfar.orchestrator.agents.pool import _hashes
 from nearfar.orchestrator.budgets.account import most_prompt_tokens
 from nearfar.orchestrator.cache.admission import exact_key, question_of
-from nearfar.orchestrator.compression.compressor import compress
+from nearfar.orchestrator.compression import compress
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.task import TaskScope, as_messages
-from nearfar.orchestrator.tracing.store import open_traces
+from nearfar.orchestrator.tracing import open_traces
 from nearfar.protocols import (
     Attachment,
     Capabilities,

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from nearfar import MemoryStore, Source, Tier
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.operation import Dot, Operation
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.vectors import change_of
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")

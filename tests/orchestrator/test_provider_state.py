@@ -18,7 +18,7 @@ from nearfar.orchestrator.task.labels import Label
 from nearfar.orchestrator.task.policy import Policy, PrivacyConfig
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.task import TaskScope
-from nearfar.orchestrator.tracing.store import open_traces
+from nearfar.orchestrator.tracing import open_traces
 from nearfar.protocols import (
     Finished,
     FinishReason,

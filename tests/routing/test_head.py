@@ -16,7 +16,7 @@ from head_examples import AGENTS, BOOK, BOOKS, SUM, SUMS, asked, examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
-from nearfar.orchestrator.lab.training.training import train_head, write_head
+from nearfar.orchestrator.lab.training import train_head, write_head
 from nearfar.orchestrator.routing.head import CARD, LIKENESS, WORDS, Head, read_card
 from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 from nearfar.protocols import ConfigError

@@ -15,9 +15,9 @@ from head_examples import AGENTS, BOOK, BOOKS, SUM, SUMS, asked, examples
 from hypothesis import given
 from hypothesis import strategies as some
 
+from nearfar.orchestrator.lab.training import train_head, write_head
 from nearfar.orchestrator.lab.training.parts import Features, fit_likeness, words_logits
 from nearfar.orchestrator.lab.training.report import calibration, load_head, train_on_traces
-from nearfar.orchestrator.lab.training.training import train_head, write_head
 from nearfar.orchestrator.routing.head import CARD, LIKENESS, WORDS, Head
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.routing.training import Examples, examples_of, folds_of

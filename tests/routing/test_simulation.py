@@ -15,7 +15,7 @@ from recorded_tasks import FAR, FAR_DOLLARS, NEAR, PUBLIC, SIDES, recorded, with
 from nearfar.orchestrator.lab.replay.recording import Recording, hold_out, with_router
 from nearfar.orchestrator.lab.replay.replayed import Replayed, replay
 from nearfar.orchestrator.lab.replay.simulation import Simulation, simulate, simulation, thresholds
-from nearfar.orchestrator.lab.training.training import train_head, write_head
+from nearfar.orchestrator.lab.training import train_head, write_head
 from nearfar.orchestrator.routing.escalation import Escalation
 from nearfar.orchestrator.routing.escalation_training import draft_examples_of, train_escalation
 from nearfar.orchestrator.routing.looks import Cost

@@ -26,7 +26,7 @@ from nearfar.orchestrator.storage.sqlite import SqliteDatabase
 from nearfar.orchestrator.storage.sqlite_files import PRAGMAS
 from nearfar.orchestrator.task.stores import CacheConfig, RecallConfig, RunsConfig
 from nearfar.orchestrator.task.task import Task
-from nearfar.orchestrator.tracing.store import open_traces
+from nearfar.orchestrator.tracing import open_traces
 from nearfar.protocols import Message, NotFound, RunBusy, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.items import ItemAddress, Tier

@@ -10,7 +10,7 @@ import pytest
 
 from nearfar import Hybrid, MemoryStore, Policy, Records
 from nearfar.orchestrator.task.stores import CacheConfig, RunsConfig
-from nearfar.orchestrator.tracing.store import open_traces
+from nearfar.orchestrator.tracing import open_traces
 from nearfar.protocols import ConfigError, ScriptedAgent, StoreCorrupt, StoreUnavailable
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.storage import DatabaseSession
 from nearfar.orchestrator.storage.sqlite import SqliteDatabase
-from nearfar.orchestrator.storage.writer import DatabaseSession
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import StoreUnavailable
 

@@ -186,6 +186,13 @@ async def test_what_is_no_json_object_is_refused(body: bytes) -> None:
     assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
+async def test_a_conversation_of_more_messages_than_any_model_reads_is_refused_at_once() -> None:
+    near = pair()[0]
+    async with Hybrid(near=near) as hybrid, served(hybrid) as server, raw_client(server) as client:
+        response = await client.post(CHAT, json={**ASK, "messages": [{"role": "user", "content": "a"}] * 10_001})
+    assert (response.status_code, response.json()["error"]["param"], near.requests) == (400, "messages", [])
+
+
 async def test_unknown_models_paths_and_methods_are_told() -> None:
     async with Hybrid(near=pair()[0]) as hybrid, served(hybrid) as server, raw_client(server) as client:
         model = await client.post(CHAT, json={**ASK, "model": "gpt-5"})

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.storage import sqlite_files
+from nearfar.orchestrator.storage import Tables, sqlite_files
 from nearfar.orchestrator.storage.sqlite import SqliteDatabase
 from nearfar.orchestrator.storage.sqlite_files import Naming
-from nearfar.orchestrator.storage.writer import Tables
 from nearfar.protocols import StoreCorrupt, StoreUnavailable
 
 NAMING = Naming("run store", recovery="name another folder")

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from secrets_world import GATE, GATED_FROM
 
+from nearfar.orchestrator.lab.study import StudyFile, make_study
 from nearfar.orchestrator.lab.study.pools import LocalPool
-from nearfar.orchestrator.lab.study.study import StudyFile, make_study
 from nearfar.orchestrator.lab.study.sweep import read_records
 from nearfar.orchestrator.lab.study.workbench import Item
 from nearfar.orchestrator.routing.navigator import Navigator

@@ -10,8 +10,8 @@ import anyio.lowlevel
 import pytest
 from study_records import record
 
+from nearfar.orchestrator.lab.study import Study, StudyFile, make_study
 from nearfar.orchestrator.lab.study.pools import answer_of, as_error
-from nearfar.orchestrator.lab.study.study import Study, StudyFile, make_study
 from nearfar.orchestrator.lab.study.sweep import Budget, RecordLog, Sweep, read_records
 from nearfar.orchestrator.lab.study.workbench import Item, Workbench
 from nearfar.orchestrator.routing.run_records import RunRecord

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.tracing.store import TraceStore, open_traces
+from nearfar.orchestrator.tracing import TraceStore, open_traces
 
 
 @pytest.fixture

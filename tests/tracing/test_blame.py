@@ -14,7 +14,7 @@ from nearfar.orchestrator.lab.blame import Blame, Reference, StrongerAgent, blam
 from nearfar.orchestrator.lab.blame_replay import RecordedRun
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy, SubtasksConfig, SupervisionConfig
-from nearfar.orchestrator.tracing.store import EntriesLost, TraceStore
+from nearfar.orchestrator.tracing import EntriesLost, TraceStore
 from nearfar.protocols import InvalidRequest, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 
 pytestmark = pytest.mark.anyio

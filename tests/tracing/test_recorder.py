@@ -11,11 +11,10 @@ import pytest
 from traced_tasks import LOOKUP, hybrid, lookup
 
 from nearfar import Hybrid, Records
-from nearfar.orchestrator.storage.writer import DatabaseSession
+from nearfar.orchestrator.storage import DatabaseSession
 from nearfar.orchestrator.task.events import AttemptEnded, Routed
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.tracing.recorder import redact_credentials
-from nearfar.orchestrator.tracing.store import (
+from nearfar.orchestrator.tracing import (
     AgentStepped,
     EntriesLost,
     Happened,
@@ -27,6 +26,7 @@ from nearfar.orchestrator.tracing.store import (
     insert_entries,
     open_traces,
 )
+from nearfar.orchestrator.tracing.recorder import redact_credentials
 from nearfar.protocols import DeadlineExceeded, NotFound, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall, Unavailable
 from nearfar.protocols.items import Tier
 

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from nearfar.device.onnx import from_gguf, read_folder
+from nearfar.device.onnx import from_gguf
+from nearfar.device.onnx.folder import read_folder
 from train import export_onnx
 from train.agreement import first_differences, llama_engine, onnx_engine, prompts, torch_reply
 from train.episodes import END

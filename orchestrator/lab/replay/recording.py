@@ -16,7 +16,7 @@ from ...task.policy import Policy
 from ...task.routing_policy import BUDGETS
 from ...task.task import Task, as_messages, tokens_by_length
 from ...util.embedding import MiniLmEmbedder
-from ..training.training import train_head, write_head
+from ..training import train_head, write_head
 
 LEAST_TASKS: Final = 20
 """Tasks below which a replay says nothing."""

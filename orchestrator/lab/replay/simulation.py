@@ -23,7 +23,7 @@ from ...task.policy import Policy
 from ...task.routing_policy import BUDGETS
 from ...util.embedding import MiniLmEmbedder
 from ..statistics import CurveFigures, IntervalEstimate, Point, curve_figures, doubts, estimated_means, quantiles
-from ..training.training import train_head, write_head
+from ..training import train_head, write_head
 from .cascade import RecordedCascade
 from .recording import Progress, with_router
 from .replayed import Online, Replayed, replay

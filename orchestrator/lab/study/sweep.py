@@ -18,8 +18,8 @@ from ....protocols.lazy import file_locks
 from ...routing.run_records import RunRecord
 from ..worlds import WorldTask
 from ..worlds.loading import draw_tasks, open_world
+from . import Study
 from .pools import RunPool
-from .study import Study
 from .workbench import Item, failed_record
 
 logger = logging.getLogger(__name__)

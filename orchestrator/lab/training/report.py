@@ -22,7 +22,7 @@ from ...util.embedding import MiniLmEmbedder
 from ..replay.cascade import RecordedCascade
 from ..replay.simulation import Served, front
 from ..statistics import CurveFigures, IntervalEstimate, curve_figures, doubts, estimated_means
-from .training import HeadParts, fit_head, train_head, write_head
+from . import HeadParts, fit_head, train_head, write_head
 
 if TYPE_CHECKING:
     import numpy

@@ -19,7 +19,7 @@ from ..engine import Change, ItemRow, Transaction
 from ..merge import merge, succeed
 from ..operation import Dot, Operation, Sealer
 from ..vectors import WHOLE, change_of
-from .engine import SqliteEngine
+from . import SqliteEngine
 from .tables import APPLICATION, STORE, decode_address, decode_row, decode_texts, encode_namespace
 from .transaction import OperationTable
 

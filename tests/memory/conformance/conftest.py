@@ -16,7 +16,7 @@ from in_memory_engine import InMemoryEngine
 
 from nearfar import MemoryStore, Principal
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
 
 ENGINES = ("plain", "sqlite", "postgres")
 VIEWED = "viewed"

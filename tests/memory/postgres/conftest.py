@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("psycopg")
 from postgres_writes import Opener
 
-from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
+from nearfar.orchestrator.memory.postgres import PostgresEngine
 
 
 @pytest.fixture

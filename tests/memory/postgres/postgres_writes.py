@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from nearfar.orchestrator.memory.engine import Change, Engine, ItemSelection, Transaction
 from nearfar.orchestrator.memory.merge import succeed
 from nearfar.orchestrator.memory.operation import Dot, Meta
-from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
+from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.orchestrator.memory.vectors import change_of
 from nearfar.protocols.items import ItemAddress
 

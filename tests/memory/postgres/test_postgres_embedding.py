@@ -6,7 +6,7 @@ import psycopg
 from postgres_writes import ALL, Opener, put, put_all, unit
 
 from nearfar.orchestrator.memory.engine import Unembedded
-from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
+from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols.items import ItemAddress
 
 A = ItemAddress(("notes",), "a")

@@ -8,7 +8,7 @@ from postgres_server import PostgresServer
 from postgres_writes import ALL, Opener, forget, put, put_all, unit, value_of
 
 from nearfar.orchestrator.memory.operation import Dot, Meta, OwnedSubject
-from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
+from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import StoreUnavailable
 from nearfar.protocols.items import ItemAddress
 

@@ -14,7 +14,7 @@ import pytest
 from postgres_server import PostgresServer, installed, running
 from postgres_writes import ALL, Opener, put, unit, value_of
 
-from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
+from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import ConfigError, InvalidRequest, StoreCorrupt, StoreError, StoreUnavailable, SyncRefused
 from nearfar.protocols.items import ItemAddress
 

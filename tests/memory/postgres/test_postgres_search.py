@@ -11,8 +11,8 @@ from in_memory_engine import InMemoryEngine
 from postgres_writes import ALL, NOW, Opener, Vector, put, put_all, unit
 
 from nearfar.orchestrator.memory.engine import Condition, ItemSelection, Operator
+from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.orchestrator.memory.postgres import search as vectors
-from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
 from nearfar.orchestrator.memory.postgres.search import Where, words_asked, words_of
 from nearfar.protocols import InvalidRequest
 from nearfar.protocols.items import ItemAddress

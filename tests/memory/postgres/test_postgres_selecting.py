@@ -9,7 +9,7 @@ from postgres_writes import NOW, put_within
 
 from nearfar.orchestrator.memory.engine import Condition, ItemSelection, Operator, selects
 from nearfar.orchestrator.memory.operation import Meta, Principal
-from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
+from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols.items import ItemAddress, Tier
 
 DEVICE = "the device that looks"

@@ -8,7 +8,7 @@ from postgres_writes import ALL, NOW, Opener, forget, put, put_within, value_of
 
 from nearfar import MemoryStore
 from nearfar.orchestrator.memory.operation import Meta
-from nearfar.orchestrator.memory.postgres.engine import PostgresEngine
+from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import StoreUnavailable
 from nearfar.protocols.items import ItemAddress
 

@@ -7,7 +7,7 @@ import pytest
 from in_memory_engine import InMemoryEngine
 from nights import Clock, Night
 
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 
 

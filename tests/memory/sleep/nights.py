@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from nearfar.orchestrator.memory.consolidation.consolidator import Consolidator
-from nearfar.orchestrator.memory.consolidation.journal import CONSOLIDATION
+from nearfar.orchestrator.memory.consolidation import Consolidator
+from nearfar.orchestrator.memory.consolidation_journal import CONSOLIDATION
 from nearfar.orchestrator.memory.reading import MemoryItem
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory, Fact
 from nearfar.orchestrator.memory.recall.episodic import MemoryTurn

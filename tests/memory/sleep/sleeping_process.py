@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 from nights import Clock, Night
 
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import ScriptedAgent
 

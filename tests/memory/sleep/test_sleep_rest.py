@@ -8,7 +8,7 @@ import anyio
 import pytest
 from nights import CATS, TRAVELS, Clock, Night
 
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.task.stores import ConsolidationConfig, reason_to_wait
 from nearfar.protocols import DeviceState, PowerSource, ScriptedAgent, Thermal

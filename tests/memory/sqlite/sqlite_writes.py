@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from nearfar.orchestrator.memory.engine import Change, ItemRow, ItemSelection
 from nearfar.orchestrator.memory.merge import merge, succeed
 from nearfar.orchestrator.memory.operation import Dot, Meta
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
 from nearfar.protocols.items import ItemAddress
 

@@ -12,9 +12,8 @@ from sqlite_writes import ALL, NOW, files_of, put, value_of, vector
 
 from nearfar import MemoryStore
 from nearfar.orchestrator.memory.operation import Meta
-from nearfar.orchestrator.memory.sqlite import recover
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
-from nearfar.orchestrator.memory.sqlite.recovering import LEAP
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
+from nearfar.orchestrator.memory.sqlite.recovering import LEAP, recover
 from nearfar.protocols import StoreCorrupt, StoreUnavailable, SyncRefused
 from nearfar.protocols.items import ItemAddress
 

@@ -7,8 +7,8 @@ from sqlite_writes import ALL, files_of, put, value_of, vector
 
 pytest.importorskip("sqlcipher3", reason="encryption is an extra")
 
-from nearfar.orchestrator.memory.sqlite import recover
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
+from nearfar.orchestrator.memory.sqlite.recovering import recover
 from nearfar.protocols import ConfigError, StoreCorrupt
 from nearfar.protocols.items import ItemAddress
 

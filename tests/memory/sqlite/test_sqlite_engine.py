@@ -16,7 +16,7 @@ from sqlite_writes import ALL, NOW, forget, put, put_within, value_of, vector
 
 from nearfar.orchestrator.memory.engine import ItemSelection
 from nearfar.orchestrator.memory.operation import Meta
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.search import phrases
 from nearfar.orchestrator.memory.sqlite.tables import decode_namespace, encode_namespace, end_of_prefix, namespace_range
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction

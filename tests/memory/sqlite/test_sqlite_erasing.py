@@ -13,8 +13,8 @@ from sqlite_writes import ALL, Vector, files_of, forget, put
 
 from nearfar.orchestrator.memory.engine import Change
 from nearfar.orchestrator.memory.operation import Meta
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.sqlite import tables as scrubbing
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of
 from nearfar.protocols import StoreUnavailable
 from nearfar.protocols.items import ItemAddress

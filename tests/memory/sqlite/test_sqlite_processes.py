@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlite_writes import ALL, NOW, put, value_of
 
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.protocols.items import ItemAddress
 
 COUNTERS = [ItemAddress(("counters",), str(number)) for number in range(3)]

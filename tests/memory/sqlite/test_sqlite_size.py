@@ -11,8 +11,7 @@ from sqlite_writes import ALL, put, put_within, vector
 
 from nearfar.orchestrator.memory.engine import ItemRow
 from nearfar.orchestrator.memory.operation import Meta
-from nearfar.orchestrator.memory.sqlite import nearest
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine, nearest
 from nearfar.orchestrator.memory.sqlite.tables import decode_texts, encode_row, encode_texts, seed_of
 from nearfar.protocols import StoreCorrupt
 from nearfar.protocols.items import ItemAddress

@@ -12,7 +12,7 @@ from merge_history import lost_tokens
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.merge import heads_of, merge
 from nearfar.orchestrator.memory.operation import Dot, Operation, encode
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.exchange import batches, receive

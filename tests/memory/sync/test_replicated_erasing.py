@@ -10,7 +10,7 @@ import pytest
 from sync_world import Node, synchronise
 
 from nearfar.orchestrator.memory.operation import OwnedSubject
-from nearfar.orchestrator.memory.sqlite.engine import SqliteEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.exchange import batches, receive
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of

@@ -8,13 +8,13 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import uuid4
 
-from ....protocols import InvalidRequest, NotFound, VersionConflict
-from ....protocols.items import ItemAddress, Namespace, Tier
-from ...compression.compressor import Summarizer
-from ...task.stores import ConsolidationConfig
-from ..reading import MemoryItem
-from ..recall.ranking import EPISODIC, SEMANTIC, Granularity
-from ..store import MemoryStore
+from ...protocols import InvalidRequest, NotFound, VersionConflict
+from ...protocols.items import ItemAddress, Namespace, Tier
+from ..compression import Summarizer
+from ..task.stores import ConsolidationConfig
+from .reading import MemoryItem
+from .recall.ranking import EPISODIC, SEMANTIC, Granularity
+from .store import MemoryStore
 
 CONSOLIDATION: Final = "consolidation"
 ALL: Final = 1_000_000

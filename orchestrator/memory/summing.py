@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from ....protocols import AgentError, Message, NotFound, Sensitivity, StepRequest, ToolChoice, UserError, VersionConflict
-from ....protocols.items import TIERS, ItemAddress, Source, Tier
-from ...compression.compressor import Summarizer, compress, quote, summarize
-from ...compression.conversation import TEXT_MARK, conversation_tokens, estimated_tokens
-from ...compression.selection import FUNCTION_WORDS, facts, terms
-from ...task.stores import ConsolidationConfig
-from ...util.runtime import in_thread
-from ..reading import MemoryItem
-from ..recall.ranking import INDEX, SEARCHABLE, SEMANTIC, TEXT, Granularity, Span, episodic, span
-from .journal import ALL, ConsolidationJob, ConsolidationResult, JournalAction, JournalEntry
+from ...protocols import AgentError, Message, NotFound, Sensitivity, StepRequest, ToolChoice, UserError, VersionConflict
+from ...protocols.items import TIERS, ItemAddress, Source, Tier
+from ..compression import Summarizer, compress, quote, summarize
+from ..compression.conversation import TEXT_MARK, conversation_tokens, estimated_tokens
+from ..compression.selection import FUNCTION_WORDS, facts, terms
+from ..task.stores import ConsolidationConfig
+from ..util.runtime import in_thread
+from .consolidation_journal import ALL, ConsolidationJob, ConsolidationResult, JournalAction, JournalEntry
+from .reading import MemoryItem
+from .recall.ranking import INDEX, SEARCHABLE, SEMANTIC, TEXT, Granularity, Span, episodic, span
 
 if TYPE_CHECKING:
-    from ..engine import Vector
+    from .engine import Vector
 
 
 @dataclass(frozen=True, slots=True)

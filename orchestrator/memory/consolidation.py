@@ -8,16 +8,16 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 
 import anyio
 
-from ....protocols import Agent, DeviceState, DeviceStateSource, PowerSource, PrivacyViolation, Side
-from ....protocols.items import Namespace
-from ....protocols.secrets import log_defect
-from ...agents.pool import AgentPool
-from ...compression.compressor import Summarizer
-from ...task.stores import ConsolidationConfig, reason_to_wait
-from ...task.task import TaskScope, within_scope
-from ...util.runtime import in_thread
-from ..store import MemoryStore
-from .journal import ConsolidationJob, ConsolidationJournal, ConsolidationResult, scopes
+from ...protocols import Agent, DeviceState, DeviceStateSource, PowerSource, PrivacyViolation, Side
+from ...protocols.items import Namespace
+from ...protocols.secrets import log_defect
+from ..agents.pool import AgentPool
+from ..compression import Summarizer
+from ..task.stores import ConsolidationConfig, reason_to_wait
+from ..task.task import TaskScope, within_scope
+from ..util.runtime import in_thread
+from .consolidation_journal import ConsolidationJob, ConsolidationJournal, ConsolidationResult, scopes
+from .store import MemoryStore
 from .summing import retire_facts, sum_up_sessions
 
 _ON_MAINS = DeviceState(power_source=PowerSource.MAINS)
