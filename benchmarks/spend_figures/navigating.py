@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from nearfar.orchestrator.compose.agents import NearConfig, parse_far
 from nearfar.orchestrator.lab.statistics import IntervalEstimate
+from nearfar.orchestrator.lab.study import StudyFile, make_study
 from nearfar.orchestrator.lab.study.outcomes import Outcomes
 from nearfar.orchestrator.lab.study.pools import LocalPool
-from nearfar.orchestrator.lab.study.study import StudyFile, make_study
 from nearfar.orchestrator.lab.study.sweep import RecordLog, Sweep
 from nearfar.orchestrator.routing.navigator import Navigator, navigated
 from nearfar.orchestrator.routing.run_records import RunRecord
