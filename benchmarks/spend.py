@@ -1,4 +1,4 @@
-"""Whether the far side is asked only where it pays: speculation.
+"""Whether the far side is asked only where it pays: speculation, and a navigator.
 
 python benchmarks/spend.py --json --quick     every figure from fewer tasks: under 90 seconds
 python benchmarks/spend.py --json             the figures of docs/benchmarks.md
@@ -13,7 +13,7 @@ sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks._parts import print_figures
 
-PARTS: Final = ("identical", "speculation", "partial_plans", "effort", "verifying", "priors", "searching", "admission")
+PARTS: Final = ("identical", "speculation", "partial_plans", "effort", "verifying", "priors", "searching", "admission", "navigating")
 """Modules of `benchmarks.spend_figures`."""
 
 if __name__ == "__main__":

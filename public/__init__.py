@@ -95,6 +95,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.events import AttemptEnded as AttemptEnded
     from nearfar.orchestrator.task.events import AttemptStarted as AttemptStarted
     from nearfar.orchestrator.task.events import CallEnded as CallEnded
+    from nearfar.orchestrator.task.events import Move as Move
+    from nearfar.orchestrator.task.events import Navigated as Navigated
     from nearfar.orchestrator.task.events import RoleStarted as RoleStarted
     from nearfar.orchestrator.task.events import Routed as Routed
     from nearfar.orchestrator.task.events import Subtask as Subtask
@@ -352,8 +354,8 @@ _NAMES = {
         "AgentEstimate Arm ConsideredAgent ConsideredArm Estimate EstimateSource RouteDecision SelectionDecision"
     ),
     "orchestrator.task.events": (
-        "AgentText ApprovalAsked AttemptEnded AttemptStarted CallEnded RoleStarted Routed Subtask SubtaskEnded SubtaskOutcome "
-        "SubtasksPlanned SupervisorSpoke TaskEvent TaskFinished ToolFinished ToolStarted"
+        "AgentText ApprovalAsked AttemptEnded AttemptStarted CallEnded Move Navigated RoleStarted Routed Subtask SubtaskEnded "
+        "SubtaskOutcome SubtasksPlanned SupervisorSpoke TaskEvent TaskFinished ToolFinished ToolStarted"
     ),
     "orchestrator.task.evidence": "ActLook AnswerSource Arbitration ExtractedAnswer VerifiedDraft WeighedDraft",
     "orchestrator.task.labels": "Chosen Integrity Label RecalledItem",

@@ -27,6 +27,7 @@ from ..lab.study.pools import LocalPool, RunPool
 from ..lab.study.sweep import RecordLog, Sweep, all_runs
 from ..lab.study.workbench import Item, Workbench
 from ..lab.worlds.loading import SearchWorld
+from ..routing.navigator import NAVIGATOR
 from ..routing.run_records import RunRecord
 from ..task.policy import Policy
 from ..task.stores import RunsConfig
@@ -69,6 +70,9 @@ def sweep(
     ceiling: Annotated[float | None, typer.Option(min=0, help="US dollars at which no further run starts (exit code 3).")] = None,
     ray: Annotated[bool, typer.Option("--ray", help="Use Ray instead of processes on this machine.")] = False,
     agents: Annotated[str | None, typer.Option(help="package.module:factory that makes the near and the far agent.")] = None,
+    call_price: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of a perfect score that a far call has to bring, for a navigator.")
+    ] = 0.06,
     public: options.Public = False,
     config: options.Config = None,
     near: options.Near = None,
@@ -93,7 +97,7 @@ def sweep(
                 await _make(made, chosen, ray=ray)
             finally:
                 _print_missing(made, chosen.ceiling)
-            _conclude(made, out, as_json=as_json)
+            _conclude(made, out, call_price, as_json=as_json)
             if made.missing:
                 raise typer.Exit(EXIT_CEILING)
 
@@ -210,10 +214,12 @@ def _print_missing(sweep: Sweep, ceiling: float | None) -> None:
     notes.print(f"  {again}", soft_wrap=True)
 
 
-def _conclude(sweep: Sweep, folder: Path, *, as_json: bool) -> None:
+def _conclude(sweep: Sweep, folder: Path, call_price: float, *, as_json: bool) -> None:
     records = sweep.records
     _refuse_total_failure(records)
     counts = {"runs": len(records), "missing": len(sweep.missing), "dollars": sweep.budget.spent, "folder": str(folder)}
+    if any(record.moves for record in records) and (trained := _train(records, folder, call_price)) is not None:
+        counts["navigator"] = str(trained)
     try:
         require_matplotlib()
     except ConfigError as error:
@@ -223,6 +229,21 @@ def _conclude(sweep: Sweep, folder: Path, *, as_json: bool) -> None:
     report = write_sweep_report(records, folder, missing=len(sweep.missing))
     summary = json.loads((folder / SWEEP_SUMMARY).read_text(encoding="utf-8"))
     show({**counts, "report": str(report), **summary}, _lines(records, report), as_json=as_json)
+
+
+def _train(records: Sequence[RunRecord], folder: Path, call_price: float) -> Path | None:
+    """Train a navigator on the moves of the runs, and return its file; None where they are too few."""
+    from ..lab.training.navigation import train_navigator
+
+    try:
+        card = train_navigator(records, call_price=call_price)
+    except ConfigError as error:
+        warn(f"no navigator is trained: {error}")
+        return None
+    path = folder / NAVIGATOR
+    path.write_text(card.model_dump_json() + "\n", encoding="utf-8")
+    notes.print(f"trained on {card.runs:,} runs: [policy.supervision] navigator = {json.dumps(str(path))}", soft_wrap=True, markup=False)
+    return path
 
 
 def _lines(records: Sequence[RunRecord], report: Path) -> Iterator[Line]:

@@ -399,7 +399,8 @@ def _anchored_policy(policy: Policy, folder: Path) -> Policy:
     auto = _anchored_files(policy.auto, ("outcomes", "reports"), folder)
     evidence = _anchored_files(policy.evidence, ("escalation",), folder)
     router = _anchored_files(policy.router, ("head", "log"), folder)
-    return policy.model_copy(update={"auto": auto, "evidence": evidence, "router": router})
+    supervision = _anchored_files(policy.supervision, ("navigator",), folder)
+    return policy.model_copy(update={"auto": auto, "evidence": evidence, "router": router, "supervision": supervision})
 
 
 def _anchored_files(section: Section, names: Sequence[str], folder: Path) -> Section:

@@ -20,6 +20,7 @@ from .cards import opinions_of
 from .eligibility import SIDES_OF_MODE, PolicyFinding, eligible
 from .escalation import Escalation
 from .head import read_card
+from .navigator import Navigator
 
 _SHARES: Final = ("battery", "budget_left")
 """Conditions between 0 and 1."""
@@ -344,7 +345,9 @@ def _on_settings(policy: Policy) -> Iterator[PolicyFinding]:
 
 
 def _on_files(policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFinding]:
-    """Check the files that the policy names: the head and the escalation."""
+    """Check the files that the policy names: the head, the escalation and the navigator."""
+    if policy.supervision.navigator is not None:
+        yield from _unless_usable("policy.supervision.navigator", Navigator.load, policy.supervision.navigator)
     if policy.router.head is not None:
         yield from _unless_usable("policy.router.head", lambda head: _require_head(head, agents), policy.router.head)
     if policy.evidence.escalation is not None:

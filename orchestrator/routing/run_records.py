@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, JsonValue
 from ...protocols import ConfigError, Usage
 from ...protocols.steps import Value
 from ..task.decisions import Arm
+from ..task.events import Navigated
 from ..task.modes import Strategy, TaskProfile
 
 
@@ -31,7 +32,8 @@ class Check(Value):
     turn: int = Field(ge=0)
     """Executor turns done when it was made."""
     trigger: str | None
-    """Trigger of the check: `interval`, `tool_error`, `loop`, `stall`, `long_observation`, `low_confidence`, `half_spent`, `answer`."""
+    """Trigger of the check: `interval`, `tool_error`, `loop`, `stall`, `long_observation`, `low_confidence`, `half_spent`, `answer`,
+    `navigator`, `act`."""
     verdict: Literal["continue", "intervene", "unreadable"] | None
     """None where the supervisor failed."""
 
@@ -89,6 +91,8 @@ class RunRecord(Value):
     context_tokens: tuple[int, ...] = ()
     """Prompt and output of each executor turn, in order."""
     checks: tuple[Check, ...] = ()
+    moves: tuple[Navigated, ...] = ()
+    """Moves that a navigator, or chance, has chosen, with their probabilities."""
     interventions: int = Field(default=0, ge=0)
     """Verdicts that were acted upon."""
 

@@ -38,6 +38,7 @@ from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, 
 from .failing import correct, give_up, warn_of_refusal
 from .hedging import Hedge, hedge_of
 from .judging import judged
+from .navigation import NavigatorNodes
 from .near_path import near_path
 from .state import (
     Json,
@@ -366,7 +367,7 @@ def build_pevr(nodes: TaskNodes) -> TaskGraphBuilder:
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     add_node(graph, "route", nodes.route, after_route, ["plan", "act"])
     add_node(graph, "plan", supervisor.plan, after_plan, ["act", "look", "tools", "verify", "judge"])
-    add_node(graph, "act", nodes.act, after_act_or_plan, ["act", "plan", "look", "tools", "verify", "judge", END])
+    add_node(graph, "act", NavigatorNodes(nodes).act, after_act_or_plan, ["act", "plan", "look", "tools", "verify", "judge", END])
     add_node(graph, "look", ActNodes(nodes).look, after_act, ["tools", "verify", "judge"])
     add_node(graph, "tools", nodes.run_tools, after_tools, ["verify", "act"])
     add_node(graph, "verify", supervisor.verify, after_verify, ["act", "tools", "judge"])
@@ -379,7 +380,8 @@ def build_pevr(nodes: TaskNodes) -> TaskGraphBuilder:
 def after_route(state: TaskState) -> str:
     """Plan first, unless there is no supervisor, or `plan_below` leaves the plan for later."""
     view = Oversight(state)
-    return "plan" if view.is_on and view.policy.plan_below is None else "act"
+    may_wait = view.policy.plan_below is not None or view.is_navigated
+    return "plan" if view.is_on and not may_wait else "act"
 
 
 def after_plan(state: TaskState) -> str:

@@ -170,6 +170,8 @@ class TaskState(TypedDict, total=False):
     """Decisions since the route was chosen, for `Result.reasons`."""
     guidance: str
     """The current plan of pevr, or the last summary and advice of eva; empty where there is none."""
+    move: str | None
+    """The `Move` that a navigator chose for the last step; None, or absent: none did."""
     watch: Json | None
     """The part of the work that the supervisor's checks have covered, as a `Watch`; None before the first check."""
     minions: Json

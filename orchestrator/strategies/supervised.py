@@ -20,7 +20,7 @@ from ...protocols import (
 )
 from ...protocols.steps import Value
 from ..task.decisions import RouteDecision
-from ..task.events import SupervisorSpoke
+from ..task.events import Move, SupervisorSpoke
 from ..task.labels import Label
 from ..task.modes import Strategy
 from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
@@ -182,6 +182,11 @@ class Oversight:
         return self.decision.supervisor is not None and self.state["position"] == 0 and not self.watch.is_over
 
     @property
+    def is_navigated(self) -> bool:
+        """A navigator, or chance, chooses when the supervisor is asked."""
+        return self.policy.is_navigated and self.decision.strategy is Strategy.PEVR and self.is_on
+
+    @property
     def work(self) -> list[Message]:
         """The executor's conversation behind its prompt."""
         return [value_of(Message, message) for message in self.state["messages"][len(self.task.messages) :]]
@@ -189,8 +194,10 @@ class Oversight:
     def cause(self) -> Cause | None:
         """Return the cause of a check that is due now; None if none is. With no turn left, a check could change nothing, and is not
         made."""
-        if not self.is_on or not self._has_turns_left:
+        if not self.is_on or not self.has_turns_left:
             return None
+        if self.is_navigated:
+            return "navigator" if self.state.get("move") == Move.CHECK else None
         messages = [value_of(Message, message) for message in self.state["messages"]]
         evidence = Evidence(
             turn=self.state["acted"],
@@ -204,10 +211,12 @@ class Oversight:
         return cause_of_check(self.policy, evidence)
 
     def doubt(self) -> str | None:
-        """Return why the first step, which has not acted yet, must wait for a plan; None if it need not."""
+        """Return why the last step, which has not acted yet, must wait for a plan; None if it need not."""
+        if self.is_navigated:
+            return f"step {self.draft.steps} of {self.executor} was to wait for a plan" if self.state.get("move") == Move.PLAN else None
         limit = self._plan_below
         is_first = self.state["acted"] == 0 and not any(call["role"] == "plan" for call in self.state["calls"])
-        if limit is None or self.state["draft"] is None or not is_first or not self.is_on or not self._has_turns_left:
+        if limit is None or self.state["draft"] is None or not is_first or not self.is_on or not self.has_turns_left:
             return None
         confidence = self._confidence()
         if confidence is not None and confidence >= limit:
@@ -236,7 +245,7 @@ class Oversight:
         return self.state["act_doubt"] if is_pending else None
 
     @property
-    def _has_turns_left(self) -> bool:
+    def has_turns_left(self) -> bool:
         return self.draft.steps < self.task.policy.maximum_turns
 
     def _confidence(self) -> float | None:

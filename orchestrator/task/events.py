@@ -1,9 +1,9 @@
 """Events that a running task streams, and the subtasks that they tell of."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, FiniteFloat, field_validator
 
 from ...protocols import ApprovalRequest, Side, ToolCall, ToolResult
 from ...protocols.steps import Value
@@ -133,6 +133,50 @@ class SupervisorSpoke(Value):
     """The verdict changes nothing."""
 
 
+class Move(StrEnum):
+    """How a supervised task goes on after a step of its executor."""
+
+    STEP = "step"
+    """The step is carried out; an answer ends the task."""
+    PLAN = "plan"
+    """The step is dropped, and the executor starts over from a plan of the supervisor."""
+    CHECK = "check"
+    """The step is carried out, and the supervisor checks the work."""
+
+
+EVIDENCE: Final = (
+    "lowest confidence",
+    "last confidence",
+    "share of the prompt that is covered",
+    "words of the prompt that are not",
+    "grounded share of the step",
+    "share of the turns",
+    "turns",
+    "repeated calls",
+    "tool errors",
+    "has a plan",
+    "plan progress",
+    "far calls",
+    "answers",
+    "may change something",
+    "has changed something",
+    "words of the prompt",
+)
+"""Figures that are known after each step, without a further call."""
+
+
+class Navigated(Value):
+    """A navigator, or chance, has chosen how to go on after a step of the executor."""
+
+    type: Literal["navigated"] = "navigated"
+    seen: tuple[FiniteFloat, ...] = Field(min_length=len(EVIDENCE), max_length=len(EVIDENCE))
+    """The evidence, in the order of `EVIDENCE`."""
+    move: Move
+    """How it goes on."""
+    probability: Annotated[float, Field(gt=0, le=1)]
+    """Probability that it was chosen; 1 where nothing was left to chance."""
+
+
 class SubtasksPlanned(Value):
     """The task was cut into subtasks."""
 
@@ -171,6 +215,7 @@ TaskEvent = Annotated[
     | ToolFinished
     | CallEnded
     | SupervisorSpoke
+    | Navigated
     | SubtasksPlanned
     | SubtaskEnded
     | AttemptEnded

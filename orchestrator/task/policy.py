@@ -215,8 +215,8 @@ class Trigger(StrEnum):
     """The executor answered: the answer stands unless the supervisor intervenes. Without this trigger it ends the task unchecked."""
 
 
-Cause = Trigger | Literal["interval", "act"]
-"""Cause of a check; `act`: a call that may change something, in a step that the evidence speaks against."""
+Cause = Trigger | Literal["interval", "navigator", "act"]
+"""Cause of a check; `navigator`: it chose one; `act`: a call that may change something, in a step that the evidence speaks against."""
 
 
 class Verdict(StrEnum):
@@ -245,6 +245,13 @@ class SupervisionConfig(Value):
     """In `pevr`, confidence of the executor's first step, 0 to 1, below which the step is dropped and the task is planned first; an unknown
     confidence is low. None: every task is planned before the first step.
     """
+    navigator: Path | None = None
+    """In `pevr`, file of a navigator that a sweep has trained: it chooses plans and checks, in place of `plan_below`, `interval` and
+    `triggers`.
+    """
+    explore: float = Field(default=0, ge=0, le=1)
+    """In `pevr`, share of those choices that is left to chance, 0 to 1, so that a navigator can learn from them; all of them without one.
+    """
     draft_plan_above: float | None = Field(default=None, ge=0, le=1)
     """In `pevr`, confidence, 0 to 1, from which a near executor's own draft of the plan is used, if it names all that the task names and
     does not repeat itself. Else the supervisor plans. An unknown confidence is 0. None: no draft is made.
@@ -267,6 +274,11 @@ class SupervisionConfig(Value):
     """Have the supervisor write what must be true of a right outcome before it sees any work, once a kind of task, and check by that."""
     shadow: bool = False
     """Record verdicts and change nothing, to measure how often the supervisor is wrong."""
+
+    @property
+    def is_navigated(self) -> bool:
+        """A navigator, or chance, chooses plans and checks in `pevr`."""
+        return self.navigator is not None or self.explore > 0
 
 
 class Preset(StrEnum):

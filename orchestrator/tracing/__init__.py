@@ -16,7 +16,17 @@ from ..memory.erasing import Erased, record_of
 from ..storage import Change, DatabaseSession, T, TableDatabase, Tables, Writer
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, RoleStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
+from ..task.events import (
+    ApprovalAsked,
+    AttemptEnded,
+    AttemptStarted,
+    Navigated,
+    RoleStarted,
+    Routed,
+    SubtaskEnded,
+    SubtasksPlanned,
+    SupervisorSpoke,
+)
 from ..task.labels import Label, RecalledItem
 from ..task.results import Call, SideUsage, Speculation
 from ..task.stores import RunsConfig
@@ -99,7 +109,7 @@ class Happened(TraceEntry):
 
     type: Literal["event"] = "event"
     event: Annotated[
-        RoleStarted | Routed | AttemptStarted | AttemptEnded | SupervisorSpoke | SubtasksPlanned | SubtaskEnded | ApprovalAsked,
+        RoleStarted | Routed | AttemptStarted | AttemptEnded | SupervisorSpoke | Navigated | SubtasksPlanned | SubtaskEnded | ApprovalAsked,
         Field(discriminator="type"),
     ]
 

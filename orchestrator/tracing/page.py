@@ -11,7 +11,17 @@ from html import escape
 from typing import Final, Literal
 
 from ...protocols import Message, Side
-from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, RoleStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
+from ..task.events import (
+    ApprovalAsked,
+    AttemptEnded,
+    AttemptStarted,
+    Navigated,
+    RoleStarted,
+    Routed,
+    SubtaskEnded,
+    SubtasksPlanned,
+    SupervisorSpoke,
+)
 from ..task.labels import Label
 from ..task.results import Call, JudgedProposal, SideUsage, Speculation
 from ..task.task import call_text, transcript
@@ -222,6 +232,8 @@ def _event(entry: Happened) -> TraceRow:
                 else f"says {event.verdict}{', in shadow' if event.shadow else ''}, asked by {event.trigger}"
             )
             return TraceRow("decision", f"{event.agent} {said}", text=event.text)
+        case Navigated() as event:
+            return TraceRow("decision", f"navigator: {event.move}", text="" if event.probability == 1 else "by chance")
         case SubtasksPlanned() as event:
             return TraceRow(
                 "decision", f"{len(event.subtasks)} subtasks", text="\n".join(f"{each.id}: {each.task}" for each in event.subtasks)

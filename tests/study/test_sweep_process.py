@@ -19,7 +19,9 @@ from nearfar.orchestrator.lab.study import StudyFile, make_study
 from nearfar.orchestrator.lab.study.pools import LocalPool
 from nearfar.orchestrator.lab.study.sweep import read_records
 from nearfar.orchestrator.lab.study.workbench import Item
+from nearfar.orchestrator.routing.navigator import Navigator
 from nearfar.orchestrator.routing.run_records import RunRecord
+from nearfar.orchestrator.task.events import Move
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import WorkerCrashed
 
@@ -176,6 +178,15 @@ def test_a_sweep_with_nothing_left_to_do_writes_its_report_anew(tmp_path: Path) 
     summary = json.loads(result.stdout)
     assert (summary["runs"], summary["missing"]) == (20, 0)
     assert [finding["number"] for finding in summary["findings"]] == list(range(1, 12))
+
+
+def test_a_sweep_that_left_moves_to_chance_trains_a_navigator_on_them(tmp_path: Path) -> None:
+    exploring = (*SECRETS, "--run", "pevr:explore=1", "--tasks", "100", "--seeds", "1", "--jobs", "1")
+    result = sweep(*exploring, "--out", str(tmp_path), "--json")
+    trained = Path(json.loads(result.stdout)["navigator"])
+    assert trained == tmp_path / "navigator.json"
+    seen = read_records(tmp_path / "runs.jsonl")[0].moves[0].seen
+    assert set(Navigator.load(trained).worth(seen)) == set(Move)
 
 
 def test_the_ceiling_has_an_exit_code_of_its_own(tmp_path: Path) -> None:

@@ -260,13 +260,15 @@ def _on_schedule(outcomes: Outcomes, world: str, strategy: Strategy) -> Iterator
 
 
 def find_triggered(outcomes: Outcomes, world: str) -> list[str]:
-    """Return the configurations of pevr and eva in which the supervisor speaks by event alone, apart from a plan before the first step."""
+    """Return the configurations of pevr and eva in which the supervisor speaks by fixed events alone, apart from a plan before the first
+    step."""
     kinds = [
         (strategy, label, outcomes.supervision(world, label))
         for strategy in (Strategy.PEVR, Strategy.EVA)
         for label in outcomes.family(world, strategy)
     ]
-    return [label for strategy, label, kind in kinds if kind is not None and kind.interval is None and _waits_for_events(strategy, kind)]
+    by_event = [(strategy, label, kind) for strategy, label, kind in kinds if kind is not None and kind.interval is None]
+    return [label for strategy, label, kind in by_event if _waits_for_events(strategy, kind) and not kind.is_navigated]
 
 
 def plan_only(outcomes: Outcomes, world: str) -> str | None:
@@ -279,4 +281,4 @@ def plan_only(outcomes: Outcomes, world: str) -> str | None:
 
 
 def _waits_for_events(strategy: Strategy, supervision: SupervisionConfig) -> bool:
-    return bool(supervision.triggers) or (strategy is Strategy.PEVR and supervision.plan_below is not None)
+    return bool(supervision.triggers) or (strategy is Strategy.PEVR and (supervision.plan_below is not None or supervision.is_navigated))

@@ -21,7 +21,7 @@ from ....protocols.steps import Value
 from ...compose.agents import far_handle, near_handle, reference_price
 from ...hybrid.hybrid import Hybrid
 from ...routing.run_records import Check, RunRecord
-from ...task.events import CallEnded, TaskEvent, TaskFinished
+from ...task.events import CallEnded, Navigated, TaskEvent, TaskFinished
 from ...task.policy import Verdict
 from ...task.results import Call
 from ..worlds import Episode, Grade, SolvableWorld, World, WorldTask
@@ -58,6 +58,7 @@ class Course:
     listen: Callable[[TaskEvent], None] = lambda event: None
     """Called with each event of the task."""
     calls: list[Call] = field(default_factory=list)
+    moves: list[Navigated] = field(default_factory=list)
     answer: str = ""
     seconds: float = 0.0
     tools: tuple[str, ...] = ()
@@ -127,6 +128,8 @@ class Workbench:
                     course.listen(event)
                     if isinstance(event, CallEnded):
                         course.calls.append(event.call)
+                    elif isinstance(event, Navigated):
+                        course.moves.append(event)
                     elif isinstance(event, TaskFinished):
                         course.answer = event.result.text
         except NearfarError as error:
@@ -166,6 +169,7 @@ class Workbench:
             peak_kv_bytes=peak_kv_bytes(calls, near_card.kv_bytes_per_token if near_card else None),
             context_tokens=context_tokens(calls),
             checks=checks,
+            moves=tuple(course.moves),
             interventions=len(acted),
         )
 
