@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nearfar.device.llama import LlamaAgent as LlamaAgent
     from nearfar.device.onnx import OnnxAgent as OnnxAgent
     from nearfar.orchestrator.budgets.book import BudgetBook as BudgetBook
-    from nearfar.orchestrator.cache.answers import AnswerCache as AnswerCache
+    from nearfar.orchestrator.cache import AnswerCache as AnswerCache
     from nearfar.orchestrator.compose.agents import FarConfig as FarConfig
     from nearfar.orchestrator.compose.agents import GatewayConfig as GatewayConfig
     from nearfar.orchestrator.compose.agents import LocalFarConfig as LocalFarConfig
@@ -307,7 +307,7 @@ _NAMES = {
     "device.llama": "LlamaAgent",
     "device.onnx": "OnnxAgent",
     "orchestrator.budgets.book": "BudgetBook",
-    "orchestrator.cache.answers": "AnswerCache",
+    "orchestrator.cache": "AnswerCache",
     "orchestrator.compose.agents": "FarConfig GatewayConfig LocalFarConfig NearConfig",
     "orchestrator.compose.config": "Config load_config",
     "orchestrator.compose.hub": "AttachedConfig CallerConfig HubConfig ServeConfig WorkerConfig",

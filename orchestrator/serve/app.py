@@ -21,10 +21,10 @@ from .agui import answer_agui
 from .callers import Callers, OriginCheck
 from .chat import Chat
 from .endpoint import Endpoint, Exchange, Face, turn_endpoint
-from .errors import anthropic_error
 from .mcp_http import PATH, McpMount, TokenGate
 from .messages import Messages
 from .models import decide, embed, list_models, tell_model
+from .requests import anthropic_error
 from .responses import Responses
 
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
