@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import orjson
 
 from ...protocols import FinishReason, InvalidRequest, NearfarError, Sensitivity, ToolCall, Usage
-from ..runs.responses import Chain, KeptResponse, KeptResponses, item_id
+from ..runs.sessions import Chain, KeptResponse, KeptResponses, item_id
 from ..task.turns import Speaker, Turn
 from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect, turn_object
 from .endpoint import Exchange, answer_count

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nearfar.orchestrator.runs import responses
-from nearfar.orchestrator.runs.responses import KeptResponse, KeptResponses
+from nearfar.orchestrator.runs.sessions import KeptResponse, KeptResponses
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import NotFound
