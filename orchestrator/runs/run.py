@@ -1,4 +1,7 @@
-"""Runs, their records, the leases on them, and their LangGraph thread configurations."""
+"""Runs, their records, the leases on them, and their LangGraph thread configurations.
+
+An attachment in the checkpoints of a run is stored once: checkpoints name it by its hash.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -248,7 +251,7 @@ ATTACHMENTS: Final = Tables(
 )
 LEAST_BYTES: Final = 16_384
 """Bytes of a stored value, or characters of an attachment, from which taking attachments out is worth the time."""
-_KEYS: Final = frozenset(Attachment.model_fields)
+_ATTACHMENT_KEYS: Final = frozenset(Attachment.model_fields)
 Contents = dict[bytes, str]
 """Attachments in base64, by their hashes."""
 
@@ -263,7 +266,7 @@ def without_attachments(value: Any, contents: Contents) -> Any:  # noqa: ANN401 
     if not isinstance(value, dict):
         return value
     data = value.get("data")
-    if value.keys() == _KEYS and isinstance(data, str) and len(data) >= LEAST_BYTES:
+    if value.keys() == _ATTACHMENT_KEYS and isinstance(data, str) and len(data) >= LEAST_BYTES:
         digest = sha256(data.encode()).digest()
         contents[digest] = data
         return {**value, "data": digest}
@@ -276,7 +279,7 @@ def with_attachments(value: Any, contents: Mapping[bytes, str], run: str) -> Any
         return [with_attachments(each, contents, run) for each in value]
     if not isinstance(value, dict):
         return value
-    if value.keys() == _KEYS and isinstance(digest := value["data"], bytes):
+    if value.keys() == _ATTACHMENT_KEYS and isinstance(digest := value["data"], bytes):
         if digest not in contents:
             raise damaged_run(run)
         return {**value, "data": contents[digest]}
