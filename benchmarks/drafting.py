@@ -1,6 +1,6 @@
 """Drafted tool calls against plain decoding: same tokens, fewer passes, less time.
 
-    python benchmarks/drafting.py --json [--quick] [--data FOLDER]
+    python benchmarks/drafting.py --json [--quick] [--data FOLDER] [--protocol diverse|throughput]
 
 On the embedded models' own episodes in both worlds, plain and drafted by turns, with as many threads as an agent takes:
 `lossless`: share of steps whose events and confidence are the same. Bar: 1.0.
@@ -8,7 +8,9 @@ On the embedded models' own episodes in both worlds, plain and drafted by turns,
 `tokens_per_forward_chosen`: the same with drafts as long as they pay on this machine, on far.gguf enlarged to 115M parameters.
 `speedup_cold`, `speedup_warm`: plain seconds / drafted seconds there, without and with a history of calls. Bars: 1.4 and 1.8.
 `worst_speedup`: the lowest of these, near.gguf, far.gguf, free text and four steps at a time. Bar: 0.95 or more.
-`recorded`: what calls that others recorded come to (drafting_figures/rehearsal.py); only with `--data`, the folder that has them.
+`drafting_worst_cell`: the lowest speed-up of a family of tools and a number of steps at a time, of calls that others recorded
+(drafting_figures/protocol.py); not with `--quick`, nor without the folder that has the calls. Bar: 0.97 or more.
+`--protocol` prints that protocol's figures alone, by family.
 """
 
 import argparse
@@ -31,8 +33,9 @@ from nearfar.protocols import Message, StepRequest, ToolCall
 # In place of the script's own folder, in which onnx.py would be taken for the library of that name.
 sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks._parts import DATA
 from benchmarks.drafting_figures.engine import MODELS, Engine, enlarged
-from benchmarks.drafting_figures.rehearsal import recorded
+from benchmarks.drafting_figures.protocol import protocol
 
 SEED, TURNS = 5, 10
 
@@ -123,9 +126,8 @@ def compared(
     return comparison
 
 
-def figures(data: Path | None, *, quick: bool) -> dict[str, object]:
-    """All figures."""
-    start_backend()
+def figures(data: Path, *, quick: bool) -> dict[str, object]:
+    """All figures but those of a protocol by family."""
     far, near = Engine(MODELS / "far.gguf"), Engine(MODELS / "near.gguf")
     requests = list(episodes(far.scheduler(drafts=False), 3 if quick else 12))
     calls = [request for request in requests if _calls(far, request)]
@@ -141,7 +143,6 @@ def figures(data: Path | None, *, quick: bool) -> dict[str, object]:
             "far_speedup": compared(far, calls * (1 if quick else 4)),
             "near_speedup": compared(near, calls * (1 if quick else 4)),
         }
-        of_others = {} if data is None else {"recorded": recorded(far, large, data, quick=quick)}
     eager = compared(far, calls, payoff=Eager())
     alone = [cold, warm, eager, others["far_speedup"], others["near_speedup"], others["free_text_speedup"]]
     speedups = {"speedup_cold": cold, "speedup_warm": warm, **others}
@@ -155,7 +156,7 @@ def figures(data: Path | None, *, quick: bool) -> dict[str, object]:
         "worst_speedup": round(min(one.speedup for one in speedups.values()), 3),
         "acceptance_length": {source: round(counts["accepted"] / max(counts["runs"], 1), 2) for source, counts in drafts},
         "acceptance_rate": {source: round(counts["accepted"] / counts["drafted"], 2) for source, counts in drafts},
-        **of_others,
+        **({} if quick or not data.is_dir() else protocol("throughput", data, quick=False)),
     }
 
 
@@ -166,10 +167,15 @@ def _calls(engine: Engine, request: StepRequest) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--data", type=Path, help="folder with recorded calls")
+    parser.add_argument("--data", type=Path, default=DATA / "tools", help="folder with recorded calls")
+    parser.add_argument("--protocol", choices=("diverse", "throughput"), help="figures of recorded calls alone")
     parser.add_argument("--quick", action="store_true", help="fewer tasks, under 45 s")
     arguments = parser.parse_args()
-    result = figures(arguments.data, quick=arguments.quick)
+    start_backend()
+    if arguments.protocol is None:
+        result = figures(arguments.data, quick=arguments.quick)
+    else:
+        result = protocol(arguments.protocol, arguments.data, quick=arguments.quick)
     if arguments.json:
         sys.stdout.write(json.dumps(result) + "\n")
         return

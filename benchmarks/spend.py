@@ -13,7 +13,7 @@ sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks._parts import print_figures
 
-PARTS: Final = ("identical", "speculation")
+PARTS: Final = ("identical", "speculation", "partial_plans", "effort", "verifying", "priors", "searching", "admission")
 """Modules of `benchmarks.spend_figures`."""
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The configuration of a provider agent, and the agent it describes."""
 
 import re
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -12,12 +12,10 @@ from ..protocols.address import is_this_machine
 from ..protocols.attachments import Value
 from ..protocols.limits import most_calls_upstream
 from ..protocols.secrets import StoredKey
-from .dialect import Dialect, openai_traits, reads_images
+from .dialect import Dialect, openai_traits, reads_images, takes_budget
 from .prices import price_at, price_of
 
 if TYPE_CHECKING:
-    from .anthropic import AnthropicDialect
-    from .gemini import GeminiDialect
     from .provider import ProviderAgent
 
 _ENDPOINT = re.compile(r"/(?:chat/completions|completions|responses|messages|models/[^/]+:\w+)/?$")
@@ -269,21 +267,18 @@ def _dialect(config: ProviderConfig) -> Dialect:
                 reasoning=config.reasoning,
                 effort=config.effort,
             )
-    return _other_dialect(config.provider)(
-        tools=config.tools,
-        json_schema=config.json_schema is not None,
-        images=config.reads_images,
-        files=config.reads_files,
-        temperature=config.temperature,
-        effort=config.effort,
-    )
-
-
-def _other_dialect(provider: str) -> "type[AnthropicDialect | GeminiDialect]":
-    if provider == "anthropic":
+    given: dict[str, Any] = {
+        "tools": config.tools,
+        "json_schema": config.json_schema is not None,
+        "images": config.reads_images,
+        "files": config.reads_files,
+        "temperature": config.temperature,
+        "effort": config.effort,
+    }
+    if config.provider == "anthropic":
         from .anthropic import AnthropicDialect
 
-        return AnthropicDialect
+        return AnthropicDialect(**given)
     from .gemini import GeminiDialect
 
-    return GeminiDialect
+    return GeminiDialect(**given, reasoning_limit=takes_budget(config.model or ""))

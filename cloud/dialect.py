@@ -391,13 +391,22 @@ def claude_thinking(model: str, effort: Effort | None, *, is_forced: bool) -> Js
     return thinking | {"output_config": {"effort": level.value}}
 
 
-def gemini_thinking(model: str, effort: Effort | None) -> JsonObject:
-    """Return the `thinkingConfig` for `effort`: a budget in tokens for Gemini 2.5, a level from Gemini 3 on, else {}."""
+def takes_budget(model: str) -> bool:
+    """Return whether a model takes a budget of thoughts in tokens: Gemini 2.5."""
+    return _GEMINI_WITH_BUDGET.match(bare_name(model)) is not None
+
+
+def gemini_thinking(model: str, effort: Effort | None, most: int | None = None) -> JsonObject:
+    """Return the `thinkingConfig` for `effort`: a budget in tokens for Gemini 2.5, a level from Gemini 3 on, else {}.
+
+    `most`: tokens to think at most; stands above `effort` where the model takes a budget.
+    """
     name = bare_name(model)
+    if takes_budget(model) and (effort or most) is not None:
+        budgets = _PRO_BUDGETS if "-pro" in name else _BUDGETS
+        return {"thinkingBudget": budgets[effort or _MAX] if most is None else min(max(most, budgets[_NONE]), budgets[_MAX])}
     if effort is None or not name.startswith("gemini-") or _GEMINI_WITHOUT.match(name):
         return {}
-    if _GEMINI_WITH_BUDGET.match(name):
-        return {"thinkingBudget": (_PRO_BUDGETS if "-pro" in name else _BUDGETS)[effort]}
     level = (_look_up(_GEMINI, name) or _NEW_GEMINI).nearest(effort)
     return {} if level is None else {"thinkingLevel": level.value.upper()}
 

@@ -70,12 +70,13 @@ class GeminiDialect:
         files: bool = True,
         temperature: bool | None = None,
         effort: Effort | None = None,
+        reasoning_limit: bool = False,
     ) -> None:
         """Set `temperature`: False if the model takes none. `effort` applies to requests that state none. `images` and `files`: True if the
-        model reads them."""
+        model reads them; `reasoning_limit`: if it takes a budget of thoughts."""
         self._temperature = temperature is not False
         self._effort = effort
-        self.capabilities = Capabilities(tools=tools, json_schema=json_schema, images=images, files=files)
+        self.capabilities = Capabilities(tools=tools, json_schema=json_schema, images=images, files=files, reasoning_limit=reasoning_limit)
 
     def path(self, model: str) -> str:
         name = quote(model if "/" in model else f"models/{model}", safe="/:@")
@@ -110,7 +111,7 @@ class GeminiDialect:
         config: JsonObject = {}
         if self._temperature:
             config |= chosen(request, _SAMPLERS | (_PENALTIES if _TAKES_PENALTIES.match(bare_name(model)) else {}))
-        if thinking := gemini_thinking(model, request.effort or self._effort):
+        if thinking := gemini_thinking(model, request.effort or self._effort, request.max_reasoning_tokens):
             config["thinkingConfig"] = thinking
         if max_output_tokens is not None:
             config["maxOutputTokens"] = max_output_tokens

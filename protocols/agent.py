@@ -46,6 +46,8 @@ class Capabilities(Value):
     """Reads images in messages."""
     files: bool = False
     """Reads PDF documents in messages."""
+    reasoning_limit: bool = False
+    """Answers once it has reasoned for `max_reasoning_tokens`, and reports its reasoning tokens."""
 
 
 class Limits(Value):

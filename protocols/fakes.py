@@ -354,9 +354,14 @@ class RecordedOutcome(Value):
     """The error that ended the step; None: it finished."""
 
 
+_OF_ONE_RUN = ("idempotency_key", "timeout", "max_reasoning_tokens")
+"""Fields of a request that may differ where its content is the same."""
+
+
 def fingerprint(request: StepRequest) -> str:
-    """Return a digest of a request's content; it does not depend on the key, the timeout or provider states."""
-    content = request.model_dump(mode="json", exclude={"idempotency_key": True, "timeout": True, "messages": {"__all__": {"state"}}})
+    """Return a digest of a request's content; it does not depend on the key, on limits that differ by the run, or on provider
+    states."""
+    content = request.model_dump(mode="json", exclude={**dict.fromkeys(_OF_ONE_RUN, True), "messages": {"__all__": {"state"}}})
     return sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode(errors="surrogatepass")).hexdigest()
 
 

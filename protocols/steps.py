@@ -296,6 +296,8 @@ class StepRequest(Value):
     """None: the agent's own default, which is 0 (the likeliest token every time) near and the provider's far."""
     effort: Effort | None = None
     """None: the agent's own default."""
+    max_reasoning_tokens: int | None = Field(default=None, gt=0)
+    """Tokens of reasoning after which the agent has to answer, where its card says `reasoning_limit`; None: no limit of its own."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     """Makes sampling repeatable, where the agent can; None: random."""
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)

@@ -81,7 +81,7 @@ _ROLE_OF = {number: role for role, number in _ROLES.items()}
 _TOOL_CHOICE_OF = {number: choice for choice, number in _TOOL_CHOICES.items()}
 _EFFORT_OF = {number: effort for effort, number in _EFFORTS.items()}
 _REASON_OF = {number: reason for reason, number in _REASONS.items()}
-_SAMPLERS: Final = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "top_logprobs")
+_OPTIONAL: Final = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "top_logprobs", "max_reasoning_tokens")
 
 
 def request_to_proto(request: StepRequest) -> pb.StepRequest:
@@ -99,7 +99,7 @@ def request_to_proto(request: StepRequest) -> pb.StepRequest:
             adapter=request.adapter,
             call_adapter=request.call_adapter,
             effort=_EFFORTS[request.effort],
-            **{name: value for name in _SAMPLERS if (value := getattr(request, name)) is not None},
+            **{name: value for name in _OPTIONAL if (value := getattr(request, name)) is not None},
             sensitivity=pb.SENSITIVITY_PUBLIC if request.sensitivity is Sensitivity.PUBLIC else pb.SENSITIVITY_PRIVATE,
         )
 
@@ -120,7 +120,7 @@ def request_from_proto(message: pb.StepRequest, *, idempotency_key: str, timeout
             adapter=message.adapter if message.HasField("adapter") else None,
             call_adapter=message.call_adapter if message.HasField("call_adapter") else None,
             effort=_known(_EFFORT_OF, message.effort, "effort"),
-            **{name: getattr(message, name) for name in _SAMPLERS if message.HasField(name)},
+            **{name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)},
             timeout=timeout,
             sensitivity=Sensitivity.PUBLIC if message.sensitivity == pb.SENSITIVITY_PUBLIC else Sensitivity.PRIVATE,
             idempotency_key=idempotency_key,

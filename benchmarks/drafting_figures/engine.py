@@ -28,8 +28,8 @@ class Engine:
         self._adapters = LlamaAdapters(self.model.handle, {})
         self._threads = threads or threads_for(self.model.parameters)
 
-    def context(self) -> LlamaContext:
-        return LlamaContext(self.model, cells=4 * CONTEXT, sequences=4, threads=self._threads, adapters=self._adapters)
+    def context(self, sequences: int = 4, tokens: int = CONTEXT) -> LlamaContext:
+        return LlamaContext(self.model, cells=sequences * tokens, sequences=sequences, threads=self._threads, adapters=self._adapters)
 
     def scheduler(self, *, drafts: bool, payoff: Payoff | None = None) -> Steady:
         drafting = Drafting(self.model.vocabulary, tolerance=0.1, payoff=payoff) if drafts else None

@@ -1,228 +1,202 @@
-"""Drafting of recorded tool calls: which passes it takes, and how long these take on a model of 115M parameters.
+"""Steps that write recorded tool calls, several at a time, each pass computed by a real model.
 
-No shipped model would make these calls, so what is chosen is **not decided by a model: it is the recorded token**, tokenised as far.gguf
-does. For each set, in its own order:
-
-`tokens_per_forward`: tokens of calls / passes with drafts as long as they can be; no model runs. `acceptance_length`: tokens of a run of
-one source that are right. `cold`: the first time through; `again`: the second time.
-`speedup`: seconds of plain decoding / of drafting. Each pass is computed by far.gguf enlarged to 115M parameters, with drafts as long as
-they pay there. Over the second half of a set: `cold` with nothing known before, `warm` with the calls of the first half as history, `again`
-once more; by source: what each brings alone, warm.
+No shipped model would make these calls, so what is chosen is **not decided by a model: it is the recorded token**, tokenised outside of
+the engine as far.gguf does. The passes are computed all the same, so that they take the time that they take.
 """
 
 import json
 import time
-from collections.abc import Sequence
-from itertools import takewhile
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nearfar.device.llama.model import LlamaContext, LlamaModel
-from nearfar.device.worker.draft_payoff import Draft, Eager, GuessSource, Pass, Payoff
+from nearfar.device.worker.admission import Admission
 from nearfar.device.worker.drafting import Drafting
 from nearfar.device.worker.generation import ToolSyntax
 from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.device.worker.protocol import StepEventKind
 from nearfar.device.worker.sampling import Grammars
-from nearfar.device.worker.scheduler import Scheduler, StepEvent
+from nearfar.device.worker.scheduler import Scheduler, StepState
 from nearfar.protocols import Message, StepRequest, ToolChoice
 
-from .engine import Engine
-from .recorded_calls import RecordedCall, recorded_calls
+from .recorded_calls import RecordedCall
 
 CONTEXT = 1 << 16
 BEFORE, CHUNK = 640, 128
-"""Tokens that lie in the real model's cache in front of what is timed, in place of the prompt, and how many of them are read in a pass."""
+"""Tokens that lie in each real sequence's cache in front of what is timed, in place of the prompt, and how many are read in a pass."""
+
+
+class Script(NamedTuple):
+    """The tokens of a step: those it reads, and those it writes."""
+
+    request: StepRequest
+    prompt: list[int]
+    output: list[int]
+
+
+class Scripts:
+    """Makes scripts of recorded calls, for one vocabulary."""
+
+    def __init__(self, model: LlamaModel) -> None:
+        self._vocabulary = model.vocabulary
+        self._grammars, self._syntax = Grammars(model.vocabulary), ToolSyntax.of(model.vocabulary)
+        self._prompts = PromptBuilder(model, context_tokens=CONTEXT)
+
+    def scripts(self, calls: Sequence[RecordedCall]) -> list[Script]:
+        """Return the scripts of those calls that the grammar allows."""
+        return [script for call in calls if (script := self._script(call)) is not None]
+
+    def _script(self, call: RecordedCall) -> Script | None:
+        messages = tuple(Message.user(text) for text in call.said)
+        request = StepRequest(messages=messages, tools=call.tools, tool_choice=ToolChoice.REQUIRED, max_output_tokens=2048)
+        tool = next(tool for tool in call.tools if tool.name == call.tool)
+        order = [key for key in tool.parameters["properties"] if key in call.arguments]
+        text = json.dumps({"name": call.tool, "arguments": {key: call.arguments[key] for key in order}}, ensure_ascii=False)
+        tokens, grammar = self._vocabulary.tokenize_inside(text), self._grammars.call(call.tools)
+        if grammar.follow(tokens) < len(tokens) or not grammar.complete:
+            return None
+        end = min(self._vocabulary.ends)
+        prompt = [*self._prompts.prompt(request).tokens, *self._syntax.opener]
+        return Script(request, prompt, [*tokens, *self._syntax.closer, end, end])
+
+
+class Added(NamedTuple):
+    """A token in a batch."""
+
+    sequence: int
+    position: int
+    token: int
+    last: bool
 
 
 class Recording:
-    """A batch and a context in which the next token is always the one that was recorded.
-
-    With a context of a real model, that computes each pass behind the prompt, so that passes take the time that they take.
-    """
+    """A batch and a context in which the next token of a sequence is always the one of its script."""
 
     adapters: Sequence[str] = ()
     cells = capacity = CONTEXT
 
-    def __init__(self, size: int, computed: LlamaContext | None = None) -> None:
+    def __init__(self, size: int, *, sequences: int, computed: LlamaContext | None) -> None:
+        """With a real model's context, it computes what is behind the prompts."""
         self._size = size
         self._computed = computed
-        self._positions: list[int] = []
-        self._tokens: list[int] = []
-        self._start = 0
-        self._script: list[int] = []
+        self._added: list[Added] = []
+        self._cells: list[list[int]] = [[] for _ in range(sequences)]
+        self._scripts: Collection[Script] = ()
         self.batch = self
-        if computed is not None:
-            for place in range(0, BEFORE, CHUNK):
-                _add(computed, [1] * CHUNK, place)
-                computed.decode()
 
-    def load(self, prompt: list[int], output: list[int]) -> None:
-        """What is read next, and then written."""
-        self._script, self._start = [*prompt, *output], len(prompt)
+    def warm_up(self) -> None:
+        """Compute something in the place of the prompts."""
+        for sequence in range(len(self._cells)):
+            for start in range(0, BEFORE, CHUNK):
+                self._compute([Added(sequence, place, 1, last=False) for place in range(start, start + CHUNK)])
+
+    def load(self, scripts: Collection[Script]) -> None:
+        self._scripts = scripts
 
     @property
     def size(self) -> int:
-        return len(self._positions)
+        return len(self._added)
 
     def clear(self) -> None:
-        self._positions, self._tokens = [], []
+        self._added = []
 
     def add(self, tokens: Sequence[int], *, position: int, sequence: int, last: bool) -> int:
-        del sequence, last
-        self._positions += range(position, position + len(tokens))
-        self._tokens += tokens
-        return len(self._positions) - 1
+        end = position + len(tokens)
+        self._cells[sequence][position:] = tokens
+        self._added += (Added(sequence, place, token, last and place == end - 1) for place, token in enumerate(tokens, start=position))
+        return len(self._added) - 1
 
     def use_adapter(self, number: int) -> None:
         del number
 
     def decode(self) -> bool:
-        if self._computed is None or self._positions[0] < self._start:
+        return self._compute(self._to_compute())
+
+    def _to_compute(self) -> list[Added]:
+        """Return what is behind the prompts, each token with logits, as drafted ones have."""
+        scripts = {sequence: self._script_of(sequence) for sequence in {one.sequence for one in self._added}}
+        starts = {sequence: len(script.prompt) for sequence, script in scripts.items() if script is not None}
+        behind = [one for one in self._added if one.position >= starts.get(one.sequence, CONTEXT)]
+        return [Added(one.sequence, BEFORE + one.position - starts[one.sequence], one.token, last=True) for one in behind]
+
+    def _compute(self, tokens: Sequence[Added]) -> bool:
+        if self._computed is None or not tokens:
             return True
-        place = BEFORE + self._positions[0] - self._start
-        self._computed.forget(0, place)
-        _add(self._computed, self._tokens, place)
+        self._computed.batch.clear()
+        for sequence, group in groupby(tokens, key=lambda one: one.sequence):
+            for number, one in enumerate(group):
+                if not number:
+                    self._computed.forget(sequence, one.position)
+                self._computed.batch.add([one.token], position=one.position, sequence=sequence, last=one.last)
         return self._computed.decode()
 
+    def _script_of(self, sequence: int) -> Script | None:
+        cells = self._cells[sequence]
+        return next((script for script in self._scripts if cells[: len(script.prompt)] == script.prompt), None)
+
     def logits(self, index: int) -> NDArray[np.float32]:
+        one = self._added[index]
+        script = self._script_of(one.sequence)
+        assert script is not None, "a token is chosen behind a whole prompt"
         chosen = np.zeros(self._size, dtype=np.float32)
-        chosen[self._script[self._positions[index] + 1]] = 10
+        chosen[script.output[one.position + 1 - len(script.prompt)]] = 10
         return chosen
 
     def forget(self, sequence: int, start: int) -> bool:
-        del sequence, start
+        del self._cells[sequence][start:]
         return True
 
     def share(self, source: int, target: int, end: int) -> bool:
-        del source, target, end
+        self._cells[target] = self._cells[source][:end]
         return True
 
 
-def _add(context: LlamaContext, tokens: Sequence[int], position: int) -> None:
-    """All of them with logits, as drafted ones have."""
-    context.batch.clear()
-    for place, token in enumerate(tokens, start=position):
-        context.batch.add([token], position=place, sequence=0, last=True)
+class OrderOfArrival(Admission):
+    """Lets steps begin in the order of arrival, and keeps no sequence for anyone."""
+
+    def _first(self) -> StepState:
+        return self._waiting[0]
+
+    def _kept_from(self, step: StepState) -> Collection[int]:
+        del step
+        return ()
 
 
 class Rehearsal:
-    """A scheduler whose steps write recorded calls."""
+    """A scheduler whose steps write recorded calls, so many at a time."""
 
-    def __init__(self, model: LlamaModel, drafting: Drafting | None, computed: LlamaContext | None = None) -> None:
-        self._vocabulary = model.vocabulary
-        self._grammars, self._syntax = Grammars(model.vocabulary), ToolSyntax.of(model.vocabulary)
-        self._prompts = PromptBuilder(model, context_tokens=CONTEXT)
-        self._recording = Recording(model.vocabulary.size, computed)
+    def __init__(self, model: LlamaModel, drafting: Drafting | None, *, together: int = 1, computed: LlamaContext | None = None) -> None:
+        self._recording = Recording(model.vocabulary.size, sequences=together, computed=computed)
+        self._recording.warm_up()
         context: Any = self._recording
-        self.scheduler = Scheduler(model, context, context_tokens=CONTEXT, parallel=1, drafting=drafting)
-        self.tokens = self.passes = self.skipped = 0
+        self.scheduler = Scheduler(
+            model, context, context_tokens=CONTEXT // together, parallel=together, drafting=drafting, admission=OrderOfArrival
+        )
+        self.tokens = self.passes = 0
         self.seconds = 0.0
 
-    def add(self, call: RecordedCall) -> None:
-        output = self._written(call)
-        if output is None:
-            self.skipped += 1
-            return
-        messages = tuple(Message.user(text) for text in call.said)
-        request = StepRequest(messages=messages, tools=call.tools, tool_choice=ToolChoice.REQUIRED, max_output_tokens=2048)
-        end = min(self._vocabulary.ends)
-        self._recording.load([*self._prompts.prompt(request).tokens, *self._syntax.opener], [*output, end, end])
-        self.scheduler.submit(0, request, None)
-        while self.scheduler.busy:
-            before, begin = self.scheduler.prefilled_tokens, time.perf_counter()
-            _check(self.scheduler.round())
-            if self.scheduler.prefilled_tokens == before:
-                self.passes += 1
-                self.seconds += time.perf_counter() - begin
-        self.tokens += len(output)
+    def begin(self, scripts: Sequence[Script]) -> None:
+        """Read the prompts of steps that will start together."""
+        self._recording.load(scripts)
+        for most in (1, None):
+            for number, script in enumerate(scripts):
+                limit = most or script.request.max_output_tokens
+                self.scheduler.submit(number, script.request.model_copy(update={"max_output_tokens": limit}), None)
+            while most and self.scheduler.busy:
+                self.scheduler.round()
+        self.tokens += sum(len(script.output) - 2 for script in scripts)
 
-    def _written(self, call: RecordedCall) -> list[int] | None:
-        """The tokens of a call and its closer, the parameters in their schema's order; None if the grammar forbids it."""
-        tool = next(tool for tool in call.tools if tool.name == call.tool)
-        order = [key for key in tool.parameters["properties"] if key in call.arguments]
-        text = json.dumps({"name": call.tool, "arguments": {key: call.arguments[key] for key in order}}, ensure_ascii=False)
-        tokens = self._vocabulary.tokenize_inside(text)
-        grammar = self._grammars.call(call.tools)
-        return [*tokens, *self._syntax.closer] if grammar.follow(tokens) == len(tokens) and grammar.complete else None
-
-
-def _check(events: Sequence[StepEvent]) -> None:
-    for _, kind, payload in events:
-        if kind is StepEventKind.ERROR:
-            raise RuntimeError(f"a call could not be written: {payload}")
-
-
-def counted(model: LlamaModel, calls: Sequence[RecordedCall]) -> dict[str, object]:
-    """What drafts come to that are as long as they can be."""
-    rehearsal = Rehearsal(model, Drafting(model.vocabulary, tolerance=0.0, payoff=Eager()))
-    result: dict[str, object] = {"calls": len(calls)}
-    for turn in ("cold", "again"):
-        rehearsal.tokens = rehearsal.passes = rehearsal.skipped = 0
-        for call in calls:
-            rehearsal.add(call)
-        result[f"tokens_per_forward_{turn}"] = round(rehearsal.tokens / rehearsal.passes, 2)
-        drafts = rehearsal.scheduler.drafts.items()
-        result[f"acceptance_length_{turn}"] = {source: round(one["accepted"] / max(one["runs"], 1), 2) for source, one in drafts}
-    return {**result, "skipped": rehearsal.skipped}
-
-
-class OneSource(Payoff):
-    """Drafts end where another source than this one would go on."""
-
-    def __init__(self, source: GuessSource) -> None:
-        super().__init__()
-        self._source = source
-
-    def cut(self, draft: Draft, pass_: Pass) -> Draft:
-        own = sum(1 for _ in takewhile(lambda origin: origin.source is self._source, draft.origins))
-        return super().cut(draft.first(own), pass_)
-
-
-def known_after(model: LlamaModel, calls: Sequence[RecordedCall], payoff: Payoff) -> Drafting:
-    """What is known once these were made; what passes cost is still to be found out."""
-    drafting = Drafting(model.vocabulary, tolerance=0.0, payoff=Eager())
-    rehearsal = Rehearsal(model, drafting)
-    for call in calls:
-        rehearsal.add(call)
-    payoff.records = drafting.payoff.records
-    drafting.payoff = payoff
-    return drafting
-
-
-def timed(engine: Engine, calls: Sequence[RecordedCall], drafting: Drafting) -> float:
-    """Plain seconds / drafted seconds, call by call by turns."""
-    model = engine.model
-    drafted, plain = Rehearsal(model, drafting, engine.context()), Rehearsal(model, None, engine.context())
-    for number, call in enumerate(calls):
-        for rehearsal in (plain, drafted) if number % 2 else (drafted, plain):
-            rehearsal.add(call)
-    return round(plain.seconds / drafted.seconds, 3)
-
-
-def speedups(engine: Engine, calls: Sequence[RecordedCall], *, most: int, history: int, by_source: bool) -> dict[str, object]:
-    """Over what follows the first half, at most so many calls, with at most so many before them as history."""
-    half = len(calls) // 2
-    before, rest = calls[max(half - history, 0) : half], calls[half : half + most]
-    known = known_after(engine.model, before, Payoff())
-    result: dict[str, object] = {
-        "speedup_cold": timed(engine, rest, Drafting(engine.model.vocabulary, tolerance=0.0)),
-        "speedup_warm": timed(engine, rest, known),
-        "speedup_again": timed(engine, rest, known),
-    }
-    if by_source:
-        alone = {source: known_after(engine.model, before, OneSource(source)) for source in GuessSource}
-        result["speedup_by_source"] = {source: timed(engine, rest, known) for source, known in alone.items()}
-    return result
-
-
-def recorded(far: Engine, large: Engine, data: Path, *, quick: bool) -> dict[str, object]:
-    """The figures of each set in the folder; the quick ones are of few calls, and not by source."""
-    size = {"most": 3, "history": 40} if quick else {"most": 40, "history": 400}
-    return {
-        name: {**counted(far.model, calls[:20] if quick else calls), **speedups(large, calls, **size, by_source=not quick)}
-        for name, calls in recorded_calls(data).items()
-    }
+    def go_on(self) -> bool:
+        """Make one pass, and count it unless it reads prompts; False once all steps have ended."""
+        before, begin = self.scheduler.prefilled_tokens, time.thread_time()
+        for _, kind, payload in self.scheduler.round():
+            if kind is StepEventKind.ERROR:
+                raise RuntimeError(f"a call could not be written: {payload}")
+        if self.scheduler.prefilled_tokens == before:
+            self.passes += 1
+            self.seconds += time.thread_time() - begin
+        return self.scheduler.busy

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from nearfar import Message, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, tool
@@ -16,8 +17,28 @@ _PLACES: Final = 1000
 class ScriptedWorld:
     """Tools over one number, and a list of what was done to it."""
 
-    value: int = 0
-    effects: list[int] = field(default_factory=list)
+    tells: bool = True
+    """What changes the number tells it; False: that it was done, which near can guess."""
+    file: Path | None = None
+    """Keeps the list, so that it outlives the process; None: it need not."""
+    _effects: list[int] = field(default_factory=list)
+
+    @property
+    def effects(self) -> list[int]:
+        """Return what was done, in order."""
+        return self._effects if self.file is None else [int(line) for line in self.file.read_text(encoding="utf-8").split()]
+
+    @property
+    def value(self) -> int:
+        """Return the number. What was done again after a kill counts once."""
+        return sum(set(self.effects))
+
+    def add(self, effect: int) -> None:
+        """Note that something was done."""
+        self._effects.append(effect)
+        if self.file is not None:
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(f"{effect}\n")
 
     @property
     def tools(self) -> list[Tool]:
@@ -36,9 +57,8 @@ class ScriptedWorld:
         @tool(effect="idempotent", source="internal_tool")
         async def put(at: int) -> str:
             """Change something."""
-            self.effects.append(at)
-            self.value += at
-            return f"now state{self.value}"
+            self.add(at)
+            return f"state{self.value}" if self.tells else "put"
 
         return [find, look, put]
 

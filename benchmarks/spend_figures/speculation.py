@@ -1,97 +1,165 @@
-"""Time and far calls of `speculate` over those of `cloud`.
+"""Time and dollars of `speculate` over those of `cloud`, on recorded steps of the shipped models.
 
-Agents are scripted: near agrees with far as often as the shipped models were seen to (0.62 in the search world, 0.67 in the apps world),
-which differs by tool. A far step takes 0.2 s here for 1 s, and a near one 0.02 s for 0.1 s; the time of nearfar itself is not scaled,
-and weighs five times what it would. Every far call that was begun counts as one that was paid for as a whole.
+`proposals` has recorded what far does on tasks of both worlds, and what near proposes at each step, with its confidence: near agrees with
+far as often as it does there, and at the same steps. A far step takes 1 s, a near one 0.1 s. The full figures take that time, with all
+tasks of a setting at once (`speculate_busy_share`: processor time over wall time, in which a step waits for others); with --quick, the
+event loop skips the waiting, and the time of nearfar itself does not count. A far call costs what its prompt and its reply cost at 1 to 4
+per token, and one that was begun and cancelled counts as one that was paid for as a whole.
+
+The look-ahead knows what was proposed and judged in 50 tasks of another seed. `speculate_waste`: dollars beyond those of `cloud` of the
+learned look-ahead over those of the best fixed one at the same wall time; between two fixed ones, a mixture of both counts. `own`: a fixed
+one that follows only what near proposes by itself, and not what it calls if it has to.
 """
 
 import asyncio
 import random
+import selectors
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
-from nearfar import Hybrid, Policy, ScriptedAgent, Side, StepRequest
+from nearfar import Hybrid, Policy, ScriptedAgent, Side, StepRequest, ToolCall
+from nearfar.orchestrator.routing.agreement import AgreementRates
+from nearfar.orchestrator.task.results import JudgedProposal, ToolOutcome
+from nearfar.protocols import ToolChoice
 from nearfar.protocols.fakes import Reply
 
-from .scripted_world import ScriptedTask, ScriptedWorld
+from .proposals import SEEDS, WORLDS, recorded
+from .recorded_world import RecordedTask, tools_of
 
 _SEED: Final = 90210
-_FAR, _NEAR = 0.2, 0.02
-_USUAL, _THRIFTY = 0.35, 0.5
-_AT_ONCE: Final = 6
-_WARM_UP: Final = 50
-"""Tasks from which the look-ahead learns before anything counts."""
+_FAR, _NEAR = 1.0, 0.1
+_DEAR: Final = 4
+"""Price of a token that is written over one that is read."""
+_KNOWN: Final = 50
+"""Tasks whose proposals are known."""
+_LONGEST: Final = 600.0
+"""Seconds of a task, however busy the machine is."""
 _DRAWS: Final = 1000
-_WORLDS: Final[Mapping[str, tuple[Mapping[str, float], float, tuple[int, int]]]] = {
-    "search": ({"": 0.62, "find": 0.85, "look": 0.39, "put": 0.62}, 0.0, (2, 6)),
-    "apps": ({"": 0.67, "find": 0.9, "look": 0.44, "put": 0.67}, 0.2, (4, 9)),
+_SETTINGS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
+    "cloud": ("cloud", {}),
+    "usual": ("speculate", {}),
+    "thrifty": ("speculate", {"thrift": 0.8}),
+    **{f"fixed {k}": ("speculate", {"thrift": 0.0, "maximum_ahead": k, "learn": False}) for k in (1, 2)},
+    **{f"fixed {k} own": ("speculate", {"thrift": 0.0, "maximum_ahead": k, "learn": False}) for k in (1, 2, 4)},
 }
-"""By world: agreement after each tool, share of calls that change something, and least and most steps."""
 
 
 class _Taken(NamedTuple):
     """The figures of one task."""
 
     seconds: float
-    far_calls: int
+    dollars: float
 
 
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """Return the figures of both worlds. `data` is not used."""
-    tasks = 24 if quick else 120
-    return asyncio.run(_figures(tasks))
+    if not quick:
+        return asyncio.run(_figures(100))
+    scans = patch("nearfar.orchestrator.safety.scanner.run_in_daemon_thread", _at_once)
+    with scans, asyncio.Runner(loop_factory=_SkippingLoop) as runner:
+        return runner.run(_figures(12))
+
+
+class _SkippingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer where there is nothing else to do."""
+
+    def __init__(self) -> None:
+        selector = _SkippingSelector()
+        super().__init__(selector)
+        self._skipping = selector
+
+    def time(self) -> float:
+        """Return the seconds that were skipped."""
+        return self._skipping.skipped
+
+
+class _SkippingSelector(selectors.DefaultSelector):
+    """A selector that counts the seconds which it was to wait, and returns at once."""
+
+    skipped = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return what is ready within a `timeout`, which is counted and not waited for. Without one, wait."""
+        ready = super().select(timeout if timeout is None else 0)
+        if not ready and timeout is not None:
+            self.skipped += max(timeout, 0.0)
+        return ready
+
+
+async def _at_once(work: Callable[[], object]) -> object:
+    """Do a piece of work in the event loop: one whose clock jumps must not wait for a thread."""
+    return work()
 
 
 async def _figures(tasks: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    wasted: list[float] = []
-    for world in _WORLDS:
-        alone = await _taken(world, tasks, "cloud", {})
-        usual = await _taken(world, tasks, "speculate", {"thrift": _USUAL})
-        thrifty = await _taken(world, tasks, "speculate", {"thrift": _THRIFTY})
-        for name, taken in (("", usual), ("thrifty_", thrifty)):
-            found[f"speculate_{name}wall_{world}"], found[f"speculate_{name}wall_{world}_interval"] = _ratio(taken, alone, 0)
-            found[f"speculate_{name}dollars_{world}"], found[f"speculate_{name}dollars_{world}_interval"] = _ratio(taken, alone, 1)
-        fixed = [await _taken(world, tasks, "speculate", {"thrift": 0.0, "maximum_ahead": k, "learn": False}) for k in (1, 2, 4)]
-        found[f"speculate_fixed_{world}"] = [[_ratio(taken, alone, 0)[0], _ratio(taken, alone, 1)[0]] for taken in fixed]
-        wasted.append(_waste(usual, fixed, alone))
-    for name in ("speculate_wall", "speculate_dollars", "speculate_thrifty_wall", "speculate_thrifty_dollars"):
-        found[name] = max(found[f"{name}_{world}"] for world in _WORLDS)
-    found["speculate_waste"] = max(wasted)
+    began, busy = time.perf_counter(), time.process_time()
+    runs = [(world, setting) for world in WORLDS for setting in _SETTINGS]
+    taken = {(world, setting): await _taken(world, setting, tasks) for world, setting in runs}
+    found: dict[str, Any] = {"speculate_busy_share": (time.process_time() - busy) / (time.perf_counter() - began)}
+    for world in WORLDS:
+        alone = taken[world, "cloud"]
+        for name, setting in (("", "usual"), ("thrifty_", "thrifty")):
+            for place, figure in enumerate(("wall", "dollars")):
+                found[f"speculate_{name}{figure}_{world}"], interval = _ratio(taken[world, setting], alone, place)
+                found[f"speculate_{name}{figure}_{world}_interval"] = interval
+        fixed = [taken[world, setting] for setting in _SETTINGS if setting.startswith("fixed")]
+        found[f"speculate_fixed_{world}"] = [[_ratio(each, alone, place)[0] for place in (0, 1)] for each in fixed]
+        found[f"speculate_waste_{world}"] = [_waste(taken[world, setting], fixed, alone) for setting in ("usual", "thrifty")]
+    for name in ("wall", "dollars", "thrifty_wall", "thrifty_dollars"):
+        found[f"speculate_{name}"] = max(found[f"speculate_{name}_{world}"] for world in WORLDS)
+    found["speculate_waste"] = max(waste for world in WORLDS for waste in found[f"speculate_waste_{world}"])
     return found
 
 
-async def _taken(world: str, tasks: int, strategy: str, given: Mapping[str, object]) -> list[_Taken]:
-    agreement, changing, (least, most) = _WORLDS[world]
-    script: dict[str, ScriptedTask] = {}
-    asked: dict[str, int] = {}
-
-    def named(request: StepRequest) -> ScriptedTask:
-        return script[request.messages[0].text]
+async def _taken(world: str, setting: str, tasks: int) -> list[_Taken]:
+    """Return the figures of the tasks in one setting."""
+    strategy, given = _SETTINGS[setting]
+    fresh = [RecordedTask(steps) for steps in recorded(world, SEEDS[1]) if steps][:tasks]
+    named = {f"{world} {number}": task for number, task in enumerate(fresh)}
+    spent = dict.fromkeys(named, 0.0)
 
     def far_step(request: StepRequest) -> Reply:
-        asked[request.messages[0].text] = asked.get(request.messages[0].text, 0) + 1
-        return named(request).far(request)
+        task, usage = named[request.messages[0].text], named[request.messages[0].text].usage(request)
+        spent[request.messages[0].text] += usage.input_tokens + _DEAR * usage.output_tokens
+        return task.far(request)
 
-    async def one(number: int, slots: asyncio.Semaphore) -> _Taken:
-        name = f"{world} {number}"
-        script[name] = ScriptedTask(f"{_SEED} {name}", random.Random(name).randrange(least, most), agreement, changing)
-        async with slots:
-            began = time.perf_counter()
-            await hybrid.run(name, strategy=strategy, task_class=world, tools=ScriptedWorld().tools)
-            return _Taken(time.perf_counter() - began, asked[name])
+    def near_step(request: StepRequest) -> Reply:
+        has_to_call = request.tool_choice is ToolChoice.REQUIRED
+        return "I would answer." if has_to_call and setting.endswith("own") else named[request.messages[0].text].near(request)
 
-    far = ScriptedAgent(far_step, name="far", side=Side.FAR, pace=_FAR)
-    near = ScriptedAgent(lambda request: named(request).near(request), name="near", pace=_NEAR)
-    policy = Policy.model_validate({"sensitivity": "public", "speculate": given})
-    async with Hybrid(near=near, far=far, policy=policy) as hybrid:
-        slots = asyncio.Semaphore(_AT_ONCE)
-        if given.get("learn", True) and strategy == "speculate":
-            await asyncio.gather(*(one(-number, asyncio.Semaphore(_WARM_UP)) for number in range(1, _WARM_UP + 1)))
-        return list(await asyncio.gather(*(one(number, slots) for number in range(tasks))))
+    async def one(name: str) -> _Taken:
+        began = asyncio.get_running_loop().time()
+        result = await hybrid.run(name, strategy=strategy, task_class=world)
+        assert result.agent == "far", result.reasons
+        return _Taken(asyncio.get_running_loop().time() - began, spent[name])
+
+    far, near = ScriptedAgent(far_step, name="far", side=Side.FAR, pace=_FAR), ScriptedAgent(near_step, name="near", pace=_NEAR)
+    limits = {"maximum_turns": 40, "attempt_timeout": _LONGEST}
+    policy = Policy.model_validate({"sensitivity": "public", **limits, "speculate": given})
+    async with Hybrid(near=near, far=far, policy=policy, tools=tools_of(fresh)) as hybrid:
+        _teach(hybrid._router.outcomes.agreement, world)
+        return list(await asyncio.gather(*map(one, named)))
+
+
+def _teach(rates: AgreementRates, world: str) -> None:
+    """Let it know what came of the proposals of earlier tasks, and what their tools have said."""
+    earlier = [steps for steps in recorded(world, SEEDS[0]) if steps][:_KNOWN]
+    for step in (step for steps in earlier for step in steps):
+        names, confidence, confirmed, _ = step["near"][-1]
+        is_instead = len(step["near"]) == 2
+        answer_confidence = step["near"][0][1] if is_instead else None
+        told = {"confidence": confidence, "is_instead": is_instead, "answer_confidence": answer_confidence, "confirmed": confirmed}
+        if names:
+            rates.learn(JudgedProposal(task_class=world, **told))
+    for tool in tools_of([RecordedTask(steps) for steps in earlier]):
+        calls = [ToolCall(id="known", name=tool.name, arguments={"at": str(number)}) for number in range(2)]
+        said = f"{tool.name} done"
+        effect = tool.declared.effect
+        rates.note_results("", [ToolOutcome(agent="far", call=call, effect=effect, outcome="done", result=said) for call in calls])
 
 
 def _ratio(taken: Sequence[_Taken], alone: Sequence[_Taken], place: int) -> tuple[float, list[float]]:
@@ -106,7 +174,7 @@ def _quotient(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _waste(learned: Sequence[_Taken], fixed: Sequence[Sequence[_Taken]], alone: Sequence[_Taken]) -> float:
-    """Return the far calls that the learned look-ahead wastes over those of a mixture of the two fixed ones around its own wall time."""
+    """Return what the learned look-ahead wastes over what a mixture of the two fixed ones around its own wall time does."""
     points = [(1.0, 0.0), *((_ratio(each, alone, 0)[0], _extra(each, alone)) for each in fixed)]
     wall = _ratio(learned, alone, 0)[0]
     reach = [
@@ -120,4 +188,4 @@ def _waste(learned: Sequence[_Taken], fixed: Sequence[Sequence[_Taken]], alone: 
 
 
 def _extra(taken: Sequence[_Taken], alone: Sequence[_Taken]) -> float:
-    return fmean(each.far_calls - other.far_calls for each, other in zip(taken, alone, strict=True))
+    return fmean(each.dollars - other.dollars for each, other in zip(taken, alone, strict=True))

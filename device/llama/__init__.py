@@ -50,6 +50,8 @@ class LlamaOptions(WorkerOptions):
     """Paths of LoRA adapters by name."""
     projector: str | None = None
     """Path of the multimodal projector; None: the model reads no images."""
+    calls_folder: str | None = None
+    """Folder in which calls are kept for drafting; None: they are forgotten with the worker."""
 
 
 def cache_cells(tokens: int, parallel: int) -> int:
@@ -186,6 +188,7 @@ class LlamaAgent(LocalAgent):
         adapter: str | None = None,
         call_adapter: str | None = None,
         projector: Path | str | None = None,
+        calls_folder: Path | str | None = None,
         prices: Prices | None = None,
     ) -> Self:
         """Start a worker and load `model`, a .gguf file, in it.
@@ -204,6 +207,8 @@ class LlamaAgent(LocalAgent):
         `adapters`: LoRA adapters for this model by name, as GGUF files; `StepRequest.adapter` and `call_adapter` choose among them.
         `adapter`, `call_adapter`: those of requests that name none.
         `projector`: the model's multimodal projector, a GGUF file such as `mmproj-MODEL.gguf`, with which it reads images.
+        `calls_folder`: folder in which the texts of tool calls are kept, so that a new worker drafts calls as fast as the last one did; by
+        default they are forgotten with the worker.
         `prices`: by default 0 on both sides, since the model runs on this machine.
 
         Raises `ModelNotFound` if there is no such file, `ModelError` if it is not a usable model or an adapter is for another one,
@@ -224,6 +229,7 @@ class LlamaAgent(LocalAgent):
             gpu_layers=gpu_layers,
             adapters=await _checked_adapters(adapters or {}, path),
             projector=None if projector is None else await _checked_projector(projector),
+            calls_folder=None if calls_folder is None else str(await anyio.Path(calls_folder).absolute()),
             tokens_per_second=await anyio.to_thread.run_sync(speeds_of, path),
             kv_bytes_per_token=header.kv_elements_per_token and header.kv_elements_per_token * _BYTES_PER_KV_ELEMENT,
         )
@@ -261,6 +267,7 @@ def _card(name: str, side: Side, header: GgufHeader, options: LlamaOptions, read
             cancellation=True,
             logprobs=True,
             images=options.projector is not None,
+            reasoning_limit=True,
         ),
         limits=Limits(context_tokens=ready.context_tokens, concurrency=options.parallel),
         prices=prices,

@@ -58,7 +58,8 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     execution = execution_of(layer_devices(model.layers), devices, threads=threads.single, extra_buffers_off=buffers.reason)
     measuring = measuring_of(Path(options.path), execution, kv_bytes_per_token=options.kv_bytes_per_token)
     tolerance = _ANOTHER_KERNEL if placement.layers or threads.single > 1 else _ROUNDING
-    drafting = Drafting(model.vocabulary, tolerance=tolerance) if model.forgets else None
+    folder = None if options.calls_folder is None else Path(options.calls_folder)
+    drafting = Drafting(model.vocabulary, tolerance=tolerance, folder=folder) if model.forgets else None
     scheduler = Scheduler(
         model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring, drafting=drafting, images=images
     )

@@ -164,7 +164,9 @@ def _card(name: str, side: Side, folder: OnnxFolder, options: OnnxOptions, ready
         model=folder.name or name,
         description=folder.description or "",
         world=folder.world,
-        capabilities=Capabilities(tools=True, json_schema=True, confidence=True, seed=True, cancellation=True, logprobs=True),
+        capabilities=Capabilities(
+            tools=True, json_schema=True, confidence=True, seed=True, cancellation=True, logprobs=True, reasoning_limit=True
+        ),
         limits=Limits(context_tokens=ready.context_tokens, concurrency=options.parallel),
         prices=prices,
         execution=ready.execution,

@@ -214,7 +214,7 @@ def check_default_adapters(adapter: str | None, call_adapter: str | None, known:
 
 def _finished_event(payload: dict[str, JsonValue], model: str) -> Finished:
     performance = payload.get("performance")
-    counts = {name: payload[name] for name in ("input_tokens", "output_tokens", "cached_tokens")}
+    counts = {name: payload[name] for name in ("input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens")}
     return Finished(
         reason=FinishReason(str(payload["reason"])),
         usage=Usage.model_validate(counts),

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from itertools import accumulate
+from math import inf
 from operator import mul
 from typing import Final, NamedTuple
 
@@ -128,13 +129,14 @@ _WEIGHT: Final = 1 / 8
 _MOST_CHANGE: Final = 2.0
 """A pass that was interrupted by another program tells little: it counts as at most so many times slower than usual."""
 _REFRESHED_EVERY: Final = 16
-_TRIED: Final = 24
-_TRIED_AT_LEAST: Final = 8
-_HOPELESS: Final = 1.2
 _BASELINE: Final = 3
 _LEAST_SECONDS: Final = 0.001
 """Seconds of a pass per token, below which guessing takes longer than computing."""
-_SHORTEST_REST: Final = 256
+_FIRST_STAKE: Final = 1.0
+_MOST_STAKE: Final = 12.0
+"""Passes that drafting may lose at first, and at most."""
+_SHARE_TO_LOSE: Final = 0.01
+_SHORTEST_REST: Final = 64
 _LONGEST_REST: Final = 1 << 14
 
 
@@ -184,14 +186,16 @@ class PassCosts:
         below = min(self._seconds[low], above)
         return below + (above - below) * (size - low) / (high - low)
 
-    def best_length(self, size: int, gained: int, chances: Sequence[float]) -> int:
+    def best_length(self, size: int, gained: int, chances: Sequence[float], *, most_seconds: float) -> int:
         """Return how many drafted tokens to add to a pass of `size` tokens, of which `gained` are gained anyway; 0 if none pays.
 
-        `chances`: of each token to be right, given that those before it are.
+        `chances`: of each token to be right, given that those before it are. `most_seconds`: those that the pass may take.
         """
         expected = [0.0, *accumulate(accumulate(chances, mul))]
         rate, best = _CLEARLY * gained / self.expected(size), 0
         for length in (total - size for total in SIZES if 0 < total - size <= len(chances)):
+            if self.expected(size + length) > most_seconds:
+                break
             faster = (gained + expected[length]) / self.expected(size + length)
             if faster > rate:
                 rate, best = faster, length
@@ -199,14 +203,16 @@ class PassCosts:
 
 
 class DraftingTrial:
-    """A trial of drafting as a whole, overheads included. Drafting rests for longer and longer while tokens do not come faster by it."""
+    """A trial of drafting as a whole, overheads included, for one number of steps at a time.
+
+    Its stake is the seconds that drafting may lose: a share of all passes, and what it has won, within bounds. So long drafts are made only
+    once shorter ones were right. Without a stake, drafting rests for longer and longer.
+    """
 
     def __init__(self) -> None:
         self._plain: float | None = None
         self._plain_passes = 0
-        self._tried = 0
-        self._seconds = 0.0
-        self._tokens = 0
+        self.stake = 0.0
         self._rest = 0
         self._next_rest = _SHORTEST_REST
 
@@ -226,26 +232,22 @@ class DraftingTrial:
         """Count a pass for which nothing was guessed."""
         self._plain = _update_mean(self._plain, seconds / tokens)
         self._plain_passes += 1
+        if self._plain_passes == _BASELINE:
+            self.stake = max(self.stake, _FIRST_STAKE * self._plain * tokens)
         if self.drafts and self._plain < _LEAST_SECONDS:
             self._rest, self._plain_passes = _LONGEST_REST, 0
 
     def add_drafted(self, seconds: float, tokens: int) -> None:
         """Count a pass for which a draft was tried."""
         assert self._plain is not None, "nothing is drafted before"
-        self._tried += 1
-        self._seconds += min(seconds, _MOST_CHANGE * self._plain * tokens)
-        self._tokens += tokens
-        plain = self._plain * self._tokens
-        if self._tried == _TRIED or (self._tried >= _TRIED_AT_LEAST and self._seconds > _HOPELESS * plain):
-            self._decide(pays=self._seconds * _CLEARLY < plain)
-
-    def _decide(self, *, pays: bool) -> None:
-        self._tried, self._seconds, self._tokens = 0, 0.0, 0
-        if pays:
-            self._next_rest = _SHORTEST_REST
-        else:
-            self._rest, self._plain_passes = self._next_rest, 0
+        plain = self._plain * tokens
+        seconds = min(seconds, _MOST_CHANGE * plain)
+        self.stake = min(self.stake + plain - seconds + _SHARE_TO_LOSE * seconds, max(self.stake, _MOST_STAKE * seconds))
+        if self.stake <= 0:
+            self._rest, self._plain_passes, self.stake = self._next_rest, 0, 0.0
             self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
+        elif self.stake > 2 * _FIRST_STAKE * plain:
+            self._next_rest = _SHORTEST_REST
 
 
 @dataclass(slots=True)
@@ -255,9 +257,11 @@ class Pass:
     size: int
     """Its tokens so far, those that steps will still add on their own included."""
     gained: int
-    """Tokens that steps gain by it: one for each, and those of drafts that were right."""
+    """Tokens that steps gain by it: those that were chosen before, and those of drafts that were right."""
     trial: DraftingTrial
     costs: PassCosts
+    most_seconds: float = inf
+    """Those that it may take in the model."""
     drafted: bool = False
     """True if a draft was tried."""
 
@@ -281,7 +285,9 @@ class Payoff:
         trial = self._trials.get(steps)
         if trial is None:
             trial = self._trials[steps] = DraftingTrial()
-        return None if trial.rests() else Pass(size, steps, trial, self._costs)
+        if trial.rests():
+            return None
+        return Pass(size, size, trial, self._costs, self._costs.expected(size) + trial.stake)
 
     def least_chance(self, pass_: Pass) -> float:
         """Return the chance that all tokens of a draft are right below which the last one is not worth its place."""
@@ -290,14 +296,14 @@ class Payoff:
     def cut(self, draft: Draft, pass_: Pass) -> Draft:
         """Return the part of a draft that pays."""
         chances = [self.records.chance(origin) for origin in draft.origins]
-        return draft.first(self._costs.best_length(pass_.size, pass_.gained, chances))
+        return draft.first(self._costs.best_length(pass_.size, pass_.gained, chances, most_seconds=pass_.most_seconds))
 
 
 class Eager(Payoff):
     """Drafts as much as it can in every pass, whatever it costs: for tests, and to count what drafts would come to."""
 
     def plan(self, *, size: int, steps: int) -> Pass:
-        return Pass(size, steps, _EndlessTrial(), self._costs)
+        return Pass(size, size, _EndlessTrial(), self._costs)
 
     def least_chance(self, pass_: Pass) -> float:
         del pass_

@@ -5,74 +5,20 @@ where the step's own `Generation` chooses it from the logits of that pass. After
 joined into one draft, and with its length chosen by what a pass costs on this machine.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from os.path import commonprefix
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from ...protocols import Message, StepRequest, ToolChoice
+from .draft_memory import LONGEST_MATCH, MOST_FOLLOWING, TOKENS_PER_TOOL, CallFile, CallMemories, CallMemory, KeptCall, Match, as_text
 from .draft_payoff import NAME, SIZES, Counts, Draft, GuessOrigin, GuessSource, Pass, Payoff, PayoffRecords
-from .engine import Vocabulary, common_prefix
+from .engine import Vocabulary, common_prefix, tokens_of
 from .generation import Generation
 from .sampling import Constraint, NearTie, opening_of_call
-
-LONGEST_MATCH: Final = 7
-"""Tokens, or characters, beyond which a match is as good as a longer one."""
-_MOST_FOLLOWING: Final = 48
-"""Characters of the conversation that a match suggests."""
-_TOKENS_PER_TOOL: Final = 4096
-_TOOLS: Final = 64
-
-
-def as_text(tokens: Iterable[int]) -> str:
-    """Return token ids as characters, so that looking for a run of tokens is a search for a substring."""
-    return "".join(map(chr, tokens))
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The continuation of an earlier text that equals the present one."""
-
-    length: int
-    """Length of the equal part, at most `LONGEST_MATCH`."""
-    following: str
-
-
-class CallMemory:
-    """The calls that an agent made, by tool. It holds private data, so it lives in the worker process alone, and is bounded."""
-
-    def __init__(self) -> None:
-        self._calls: dict[str, str] = {}
-        self._successors: dict[str | None, Counter[str]] = {}
-        self.on_new_line = False
-        """True if the last call began on a line of its own."""
-
-    def add(self, tool: str, tokens: Sequence[int], *, after: str | None) -> None:
-        """Remember a call, and which tool was called before it in its conversation."""
-        known = self._calls.pop(tool, "")
-        self._calls[tool] = (known + as_text(tokens))[-_TOKENS_PER_TOOL:]
-        if len(self._calls) > _TOOLS:
-            oldest = next(iter(self._calls))
-            del self._calls[oldest]
-            self._successors.pop(oldest, None)
-        self._successors.setdefault(after, Counter())[tool] += 1
-
-    def by_likelihood(self, tools: Iterable[str], *, after: str | None) -> list[str]:
-        """Return the tools, those first that were called most often after that one."""
-        counts = self._successors.get(after, Counter())
-        return sorted(tools, key=lambda tool: -counts[tool])
-
-    def find(self, tool: str, context: str) -> Match | None:
-        """Find how a call of the tool went on after the longest end of `context` that it held. All texts are as `as_text` writes them."""
-        calls = self._calls.get(tool, "")
-        for length in range(min(LONGEST_MATCH, len(context)), 0, -1):
-            at = calls.rfind(context[-length:], 0, len(calls) - 1)
-            if at >= 0:
-                return Match(length, calls[at + length : at + length + _MOST_FOLLOWING])
-        return None
 
 
 class ConversationTexts:
@@ -88,9 +34,9 @@ class ConversationTexts:
                 at = said.rfind(text)
                 if at >= 0:
                     at += len(text)
-                    return Match(length, said[at : at + _MOST_FOLLOWING])
+                    return Match(length, said[at : at + MOST_FOLLOWING])
         # The value is often the whole last message: an answer to a question, the result of a look-up.
-        return Match(0, self._texts[-1][:_MOST_FOLLOWING]) if self._texts and not value else None
+        return Match(0, self._texts[-1][:MOST_FOLLOWING]) if self._texts and not value else None
 
 
 _ENDS: Final = ('"}}', '"]}}', '", ', "}}", "]}}", ", ")
@@ -280,15 +226,17 @@ def verify(fed: list[int], drafted: list[int], choose: Callable[[int], list[int]
 
 
 _CACHED: Final = 1024
+_LONGEST_PAUSE: Final = 7
 
 
 class Drafting:
     """A worker's knowledge: past calls, how often each origin was right, and the cost of passes."""
 
-    def __init__(self, vocabulary: Vocabulary, *, tolerance: float, payoff: Payoff | None = None) -> None:
-        """`tolerance`: difference between logits of a pass of one token and of one of several, which depends on the engine."""
+    def __init__(self, vocabulary: Vocabulary, *, tolerance: float, payoff: Payoff | None = None, folder: Path | None = None) -> None:
+        """`tolerance`: difference between logits of a pass of one token and of one of several, which depends on the engine.
+        `folder`: keeps past calls for the next worker; None: they are forgotten with this one."""
         self.tolerance = tolerance
-        self.memory = CallMemory()
+        self.memories = CallMemories(None if folder is None else CallFile(folder, vocabulary))
         self.payoff = payoff or Payoff()
         self.counts = Counts()
         self.tokenize = lru_cache(_CACHED)(vocabulary.tokenize_inside)
@@ -310,18 +258,23 @@ class Drafter:
     def __init__(self, drafting: Drafting, request: StepRequest, tools: list[str]) -> None:
         called = [call.name for message in request.messages for call in message.tool_calls]
         self._drafting = drafting
+        self._sensitivity = request.sensitivity
         self._known = Knowledge(
             tools=tools,
             called_last=called[-1] if called else None,
-            memory=drafting.memory,
+            memory=drafting.memories.of(request.sensitivity),
             conversation=ConversationTexts(request.messages),
             records=drafting.payoff.records,
             tokenize=drafting.tokenize,
             piece=drafting.piece,
         )
         self._remembered = 0
+        self._guess = Draft()
+        """All that was guessed; what would not pay is not in the draft, and tells all the same how often such guesses are right."""
         self._draft = Draft()
         self._pass: Pass | None = None
+        self._pause = self._next_pause = 0
+        """Tokens until it is worth guessing again: inside of a long value, there is nothing to guess for a while."""
         self._undecided = False
         """True if the next token has to be chosen from a pass without a draft."""
 
@@ -330,10 +283,15 @@ class Drafter:
         constraint, undecided, self._undecided = generation.constraint, self._undecided, False
         if constraint is None or undecided or not pass_.trial.drafts:
             return []
+        if self._pause:
+            self._pause -= 1
+            return []
         payoff = self._drafting.payoff
         walk = Walk(generation, constraint, self._known)
         draft = walk.draft(min(most, SIZES[-1] - pass_.size), least_chance=payoff.least_chance(pass_))
-        self._draft, self._pass = payoff.cut(draft, pass_), pass_
+        self._guess, self._draft, self._pass = draft, payoff.cut(draft, pass_), pass_
+        self._next_pause = 0 if self._draft.tokens else min(2 * self._next_pause + 1, _LONGEST_PAUSE)
+        self._pause = self._next_pause // 2
         pass_.drafted = True
         pass_.size += len(self._draft.tokens)
         return self._draft.tokens
@@ -346,21 +304,35 @@ class Drafter:
         return verdict
 
     def _learn(self, verdict: DraftVerdict) -> None:
-        draft, pass_, records = self._draft, self._pass, self._drafting.payoff.records
+        pass_ = self._pass
         assert pass_ is not None, "what was drafted was drafted for a pass"
         kept = max(verdict.kept, 0)
-        for origin in draft.origins[:kept]:
-            records.add(origin, right=True)
-        if verdict.queue and not verdict.undecided and kept < len(draft.origins):
-            records.add(draft.origins[kept], right=False)
-        self._drafting.counts.add(draft, kept)
+        for origin in self._draft.origins[:kept]:
+            self._drafting.payoff.records.add(origin, right=True)
+        if not verdict.undecided:
+            self.chose(tokens_of(verdict.queue) if verdict.queue else (), behind=kept)
+        self._drafting.counts.add(self._draft, kept)
         pass_.gained += kept
+
+    def chose(self, tokens: Sequence[int], *, behind: int = 0) -> None:
+        """Learn from tokens that were chosen, behind so many of those that were guessed."""
+        guess, self._guess = self._guess, Draft()
+        for token, guessed, origin in zip(tokens, guess.tokens[behind:], guess.origins[behind:], strict=False):
+            self._drafting.payoff.records.add(origin, right=token == guessed)
+            if token != guessed:
+                break
 
     def remember(self, generation: Generation) -> None:
         """Keep the calls that the step has written since it was last asked to."""
         known = self._known
         for call in generation.calls[self._remembered :]:
-            known.memory.add(call.tool, call.tokens, after=known.called_last)
-            known.memory.on_new_line = known.piece(call.tokens[0]).startswith(b"\n")
+            kept = KeptCall(
+                tool=call.tool,
+                after=known.called_last,
+                on_new_line=known.piece(call.tokens[0]).startswith(b"\n"),
+                sensitivity=self._sensitivity,
+                tokens=call.tokens[-TOKENS_PER_TOOL:],
+            )
+            self._drafting.memories.add(kept)
             known.called_last = call.tool
         self._remembered = len(generation.calls)

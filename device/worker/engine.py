@@ -151,10 +151,18 @@ class Sequences:
         self._all = [Sequence(identifier) for identifier in range(count)]
         self._clock = 0
 
-    def claim(self, prompt: Cells[int], *, reserve: int) -> Sequence | None:
-        """Reserve a sequence that holds a beginning of `prompt`, all but its last cell at most; None if all sequences or cells are
-        taken."""
-        idle = [sequence for sequence in self._all if not sequence.reserved]
+    @property
+    def count(self) -> int:
+        return len(self._all)
+
+    @property
+    def has_idle(self) -> bool:
+        return not all(sequence.reserved for sequence in self._all)
+
+    def claim(self, prompt: Cells[int], *, reserve: int, kept: abc.Collection[int] = ()) -> Sequence | None:
+        """Reserve a sequence that holds a beginning of `prompt`, all but its last cell at most, and is none of those that are `kept` for
+        others; None if all sequences or cells are taken."""
+        idle = [sequence for sequence in self._all if not sequence.reserved and sequence.identifier not in kept]
         if not idle or sum(sequence.reserved for sequence in self._all) + reserve > self._cells:
             return None
         source = max(self._all, key=lambda sequence: common_prefix(sequence.cells, prompt))
@@ -182,7 +190,7 @@ class Sequences:
             self._clear(sequence)
 
     def _target(self, idle: list[Sequence], source: Sequence, shared: int) -> Sequence:
-        if not source.reserved and shared >= _KEPT_IN_PLACE * len(source.cells):
+        if source in idle and shared >= _KEPT_IN_PLACE * len(source.cells):
             return source
         others = [sequence for sequence in idle if sequence is not source] or idle
         return min(others, key=lambda sequence: sequence.last_used)

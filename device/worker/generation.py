@@ -31,6 +31,7 @@ REASONING_START: Final = "<think>"
 REASONING_END: Final = "</think>"
 _START: Final = REASONING_START.encode()
 _END: Final = REASONING_END.encode()
+_CLOSED: Final = f"\n\n{REASONING_END}\n\n"
 
 
 def opens_reasoning(prompt: str) -> bool:
@@ -40,7 +41,7 @@ def opens_reasoning(prompt: str) -> bool:
 
 def without_reasoning(prompt: str) -> str:
     """Close the reasoning that a prompt opens."""
-    return f"{prompt.rstrip()}\n\n{REASONING_END}\n\n" if opens_reasoning(prompt) else prompt
+    return prompt.rstrip() + _CLOSED if opens_reasoning(prompt) else prompt
 
 
 class Reasoning:
@@ -209,6 +210,7 @@ class Generation:
         self._tools = () if request.tool_choice is ToolChoice.NONE else request.tools
         self._sampler = Sampler(request)
         self._top_logprobs = request.top_logprobs
+        self._most_reasoning = request.max_reasoning_tokens or most_tokens
         self._flow = TextFlow((*stop, *((OPENER,) if self._may_open_in_text(request) else ())))
         self._reasoning = Reasoning(opened=reasoning_opened)
         self._confidence = LowestWindow()
@@ -222,6 +224,7 @@ class Generation:
         """Tokens of the call that is being written, or was written last."""
         self.calls: list[WrittenCall] = []
         self.output_tokens = 0
+        self.reasoning_tokens = 0
         self.logprobs: list[JsonValue] = []
         """Tokens of the text as `TokenLogprob`, if the request asks for them."""
         self.finished: FinishReason | None = None
@@ -309,9 +312,10 @@ class Generation:
             return self._open_call((token,))
         piece = self._vocabulary.piece(token)
         shown = self._flow.feed(self._reasoning.feed(piece))
-        if not self._reasoning.active:
-            # The confidence is that of the answer, without the reasoning.
-            self._weigh_text(logits, token)
+        if self._reasoning.active:
+            self.reasoning_tokens += 1
+            return [token, *self._closed_reasoning()]
+        self._weigh_text(logits, token)  # the confidence is that of the answer, without the reasoning
         self._say(shown.text)
         if shown.marker is None:
             return [token]
@@ -321,6 +325,13 @@ class Generation:
             return self._open_call(self._retokenize(piece[: len(piece) - surplus]) if surplus else (token,))
         self.marker = shown.marker
         return self._finish(FinishReason.STOP)
+
+    def _closed_reasoning(self) -> list[int]:
+        """Return the tokens that end the reasoning, once it is as long as it may be: what follows is the answer."""
+        if self.reasoning_tokens < self._most_reasoning:
+            return []
+        self._flow.feed(self._reasoning.feed(_CLOSED.encode()))
+        return self._vocabulary.tokenize_inside(_CLOSED)
 
     def _pick_free(self, logits: Logits) -> int:
         opener = self._syntax.opener_token

@@ -32,6 +32,7 @@ from pydantic import BaseModel, JsonValue
 
 from ...protocols import (
     ContextOverflow,
+    Effort,
     InvalidRequest,
     Message,
     ModelError,
@@ -361,7 +362,7 @@ class PromptBuilder:
         conversation = convert(messages, [self._defuse_model(tool, cut) for tool in tools])
         # A grammar that holds from the first token leaves no room for reasoning.
         constrained = request.output_schema is not None or request.tool_choice is ToolChoice.REQUIRED
-        rendered = self.template.render(conversation, may_reason=not constrained)
+        rendered = self.template.render(conversation, may_reason=not constrained and request.effort is not Effort.NONE)
         first, *others = (text.split(cut) for text in rendered.split(mark))
         self._check_size([*first, *(piece for pieces in others for piece in pieces)])
         prompt = Prompt(self._tokenize(first), opens_reasoning(rendered))

@@ -5,7 +5,7 @@ Only the worker process imports this module.
 
 import logging
 import time
-from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Cells
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, Performance, StepRequest
 from ...protocols.secrets import log_defect
+from .admission import Admission
 from .draft_payoff import Pass
 from .drafting import Drafter, Drafting
 from .engine import Adapters, CacheContext, ImagePart, ImageReader, Model, Outfit, Sequence, Sequences, adapter_of, is_image, run, tokens_of
@@ -40,6 +41,8 @@ class StepState:
     generation: Generation
     images: dict[int, ImagePart]
     """Parts of images in the prompt, by their first cell."""
+    overtaken: int = 0
+    """Later steps that got a sequence before it."""
     sequence: Sequence | None = None
     cached_tokens: int = 0
     queue: list[int] = field(default_factory=list)
@@ -66,6 +69,7 @@ class StepState:
             "input_tokens": self.prompt_size,
             "cached_tokens": self.cached_tokens,
             "output_tokens": generation.output_tokens,
+            "reasoning_tokens": generation.reasoning_tokens,
             "confidence": generation.confidence,
             "logprobs": generation.logprobs,
             "stop": generation.marker if generation.marker in self.request.stop else None,
@@ -152,9 +156,10 @@ class Scheduler:
         measuring: Measuring | None = None,
         drafting: Drafting | None = None,
         images: ImageReader | None = None,
+        admission: Callable[[Sequences], Admission] = Admission,
     ) -> None:
         """`drafting`: guesses tool calls, for engines that give the logits of several tokens of a sequence and can take them back.
-        `images`: reads images; None: the model reads none."""
+        `images`: reads images; None: the model reads none. `admission`: makes the order in which steps begin."""
         self._steps = Steps(model, context_tokens=context_tokens, adapters=context.adapters, drafting=drafting, images=images)
         self._context = context
         self._sequences = Sequences(context, count=parallel, cells=context.cells)
@@ -162,10 +167,12 @@ class Scheduler:
         self._drafting = drafting
         self._plan: Pass | None = None
         """The current pass, if it may hold drafts."""
-        self._waiting: deque[StepState] = deque()
+        self._waiting = admission(self._sequences)
         self._running: list[StepState] = []
         self._events: list[StepEvent] = []
         self._chunk = _FIRST_CHUNK
+        self._seconds_per_token = 0.0
+        """Of the last pass that read much of a prompt."""
         self._adapter = 0
         self.decoded_tokens = 0
         self.prefilled_tokens = 0
@@ -200,7 +207,7 @@ class Scheduler:
             log_defect(_logger, f"step {identifier} could not be prepared", defect)
             self._fail(identifier, InternalError("the step could not be prepared", hint="the log has the details"))
         else:
-            self._waiting.append(step)
+            self._waiting.add(step)
 
     def prompt_tokens(self, request: StepRequest) -> int:
         """Return the tokens that the prompt of a request would have. Raises a `NearfarError` if the request is wrong."""
@@ -231,15 +238,10 @@ class Scheduler:
                 self._fail(step.identifier, DeadlineExceeded(message, hint="give a longer timeout or a smaller max_output_tokens"))
 
     def _admit(self) -> None:
-        while self._waiting:
-            step = self._waiting[0]
-            sequence = self._sequences.claim(step.prompt, reserve=step.prompt_size + step.most_tokens)
-            if sequence is None:
-                return
-            self._waiting.popleft()
-            step.sequence = sequence
+        while step := self._waiting.next(engine_is_idle=not self._running):
+            assert step.sequence is not None, "it was admitted"
             step.last_turn = self.decode_calls
-            step.cached_tokens = len(sequence.cells)
+            step.cached_tokens = len(step.sequence.cells)
             step.queue = [*step.prompt[step.cached_tokens :], *step.outfit.output(step.generation.prologue, in_call=True)]
             self._running.append(step)
             self._measuring.begin(step.measures)
@@ -362,6 +364,8 @@ class Scheduler:
     def _adapt_chunk(self, seconds: float) -> None:
         tokens = self._context.batch.size
         if tokens >= _SMALLEST_CHUNK:
+            if any(step.is_prefilling for step in self._running):
+                self._seconds_per_token = seconds / tokens
             wanted = int(tokens * _CHUNK_SECONDS / max(seconds, 1e-6))
             self._chunk = min(max(wanted, _SMALLEST_CHUNK), self._context.batch.capacity)
 
@@ -369,7 +373,7 @@ class Scheduler:
         generation = step.generation
         try:
             if generation.finished is None:
-                step.queue = self._verify_draft(step, index) if step.drafted else self._next_cells(step, index)
+                step.queue = self._verify_draft(step, index) if step.drafted else self._undrafted(step, index)
                 step.measures.chosen(generation.output_tokens)
         except NearfarError as error:
             self._remove(step)
@@ -406,6 +410,12 @@ class Scheduler:
                 raise InternalError("rejected draft tokens cannot be removed from the cache", hint="report the model's name")
         return verdict.queue
 
+    def _undrafted(self, step: StepState, index: int) -> list[int]:
+        cells = self._next_cells(step, index)
+        if step.drafter is not None and cells:
+            step.drafter.chose(tokens_of(cells))
+        return cells
+
     def _next_cells(self, step: StepState, index: int, tolerance: float = 0.0) -> list[int]:
         generation = step.generation
         was_in_call = generation.in_call
@@ -420,6 +430,7 @@ class Scheduler:
             self._running.remove(step)
             self._measuring.end(step.measures, cells=len(step.sequence.cells))
             self._sequences.release(step.sequence)
+            self._waiting.leave(step, step.sequence, seconds_per_token=self._seconds_per_token)
 
     def _fail(self, identifier: int, error: NearfarError) -> None:
         self._events.append((identifier, StepEventKind.ERROR, error_to_frame(error)))

@@ -123,7 +123,7 @@ def question_of(request: StepRequest) -> str | None:
     return last.text
 
 
-_OF_THE_STEP: Final = frozenset({"messages", "idempotency_key", "timeout"})
+_OF_THE_STEP: Final = frozenset({"messages", "idempotency_key", "timeout", "max_reasoning_tokens"})
 """Fields of a request that do not decide its answer, and the messages, which are taken apart."""
 VERSION: Final = 1
 """Version of the keys: answers stored under another version are never found."""

@@ -66,7 +66,7 @@ class TaskIntent:
         start = 0 if numbering is None else numbering.end()
         body = line[start:]
         for place in sorted(range(len(self.specifics)), key=lambda each: -len(self.specifics[each])):
-            bare = self.specifics[place].strip("\"'\u201c\u201d\u00ab\u00bb")
+            bare = _bare(self.specifics[place])
             body = re.sub(rf"(?<!\w){re.escape(bare)}(?!\w)", _SLOT.format(place), body)
         return line[:start] + body
 
@@ -75,7 +75,11 @@ class TaskIntent:
         return _ANY_SLOT.sub(lambda slot: self._name_at(int(slot[1]), slot[0]), template)
 
     def _name_at(self, place: int, slot: str) -> str:
-        return self.specifics[place].strip("\"'\u201c\u201d\u00ab\u00bb") if place < len(self.specifics) else slot
+        return _bare(self.specifics[place]) if place < len(self.specifics) else slot
+
+
+def _bare(specific: str) -> str:
+    return specific.strip("\"'\u201c\u201d\u00ab\u00bb")
 
 
 def _is_specific(found: str) -> bool:
@@ -106,6 +110,19 @@ def _kind(specific: str) -> str:
     return "address" if "@" in specific or "/" in specific else "name"
 
 
+def draft_objection(task: str, plan: str) -> str | None:
+    """Return the reason to distrust a plan for a task, or None: it repeats itself, or does not name all that the task names."""
+    steps = _NUMBERING.sub("", plan).split("\n")
+    places = range(len(steps))
+    if any(steps[at : at + size] == steps[at + size : at + 2 * size] for size in places[1:] for at in places):
+        return "it repeats itself"
+    named = [_bare(specific) for specific in TaskIntent.of(task).specifics]
+    missing = [name for name in named if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", plan) is None]
+    if not named:
+        return "the task names nothing that it could be held against"
+    return f"it does not name {', '.join(missing)}" if missing else None
+
+
 @dataclass(frozen=True, slots=True)
 class RecalledPlan:
     """A plan of an earlier task, as far as it could be fitted to this one."""
@@ -128,7 +145,7 @@ class PlanCache:
         intent = TaskIntent.of(_text(task))
         if task.cache == "no-store" or not intent.words:
             return None
-        stored = await self._try_cache(lambda: self._find(_key(task, intent, tools)))
+        stored = await self._try_cache(lambda: self._find(intent_key(task, intent, tools)))
         if stored is None:
             return None
         template, named = stored
@@ -151,7 +168,7 @@ class PlanCache:
         intent = TaskIntent.of(_text(task))
         if task.policy.strategy not in (Strategy.PEVR, Strategy.SUBTASKS) or task.cache == "no-store" or not intent.words:
             return
-        key = _key(task, intent, tools)
+        key = intent_key(task, intent, tools)
         plan = None if state is None else _plan_of(task.policy.strategy, state)
         if state is None or not _went_well(state):
             await self._try_cache(lambda: self._drop(key))
@@ -207,8 +224,8 @@ def _text(task: "Task") -> str:
     return task.messages[-1].text
 
 
-def _key(task: "Task", intent: TaskIntent, tools: Iterable[str]) -> str:
-    """Return the hash of what tasks must share to share a plan: intent, user, policy, privacy, tools, and all earlier turns."""
+def intent_key(task: "Task", intent: TaskIntent, tools: Iterable[str]) -> str:
+    """Return the hash of what tasks must share to share a plan or a prior: intent, user, policy, privacy, tools, and all earlier turns."""
     scope = scope_of(task)
     earlier = [message.model_dump(mode="json", exclude={"state"}) for message in task.messages[:-1]]
     return fingerprint([[*intent.words], scope.user, scope.policy, scope.task_class, [*sorted(tools)], [*earlier], task.output_schema])

@@ -20,7 +20,7 @@ from ..memory.erasing import Erased
 from ..memory.in_tasks import NOTES, note_key
 from ..memory.reading import address_text, one_line
 from ..memory.writing import ABSENT
-from ..runs.erasing import ErasedLogs, Holding, find_holding, forget_holding
+from ..runs.erasing import ErasedLogs, Holding, erase_calls, find_holding, forget_holding
 from ..task.stores import RunsConfig
 from ..util.text import spell_out
 from . import options
@@ -143,10 +143,12 @@ def erase_items(
                 # Runs and traces first: they are found by what the items still say.
                 forget_holding(runs, held)
                 logs.drop()
+                erase_calls()
                 found = opened.erase(subject=about, prefix=namespace)
                 clear_answers(config, opened)
         elif not dry_run:  # an earlier erasure has deleted it, and could not overwrite it
             forget_holding(runs, held)
+            erase_calls()
             forget_answers(config, opened)
         _tell_erased(found, held, logs.lines, is_done=not dry_run, as_json=as_json)
 

@@ -44,6 +44,10 @@ StrategyName = Annotated[
 ModeName = Annotated[
     str | None, typer.Option("--mode", "-m", help="only_on_device, prefer_on_device, auto, prefer_in_cloud or only_in_cloud.")
 ]
+EffortShare = Annotated[
+    str | None,
+    typer.Option("--effort", help="How long models think: none, minimal, low, medium, high, xhigh, max, or 0.1 to 2 times the usual."),
+]
 Public = Annotated[bool, typer.Option("--public", help="Allow the text of the task to leave this device. Without it, the text stays here.")]
 TaskClass = Annotated[
     str, typer.Option("--class", help="Kind of task, from coarse to fine, such as billing/refund. Used by rules and for learning.")
@@ -130,10 +134,12 @@ class AgentChoice:
     public: bool = False
     tools: Path | None = None
     instructions: str | None = None
+    effort: str | None = None
 
     @property
     def stated(self) -> "TaskOptions":
-        """The instructions, strategy and mode from the command line; the latter take precedence over rules that merely prefer others."""
+        """The instructions, strategy, mode and effort from the command line; strategy and mode take precedence over rules that merely
+        prefer others."""
         given: TaskOptions = {}
         if self.instructions is not None:
             given["instructions"] = _read_instructions(self.instructions)
@@ -141,6 +147,8 @@ class AgentChoice:
             given["strategy"] = self.strategy
         if self.mode is not None:
             given["mode"] = self.mode
+        if self.effort is not None:
+            given["effort"] = self.effort
         return given
 
 

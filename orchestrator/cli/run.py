@@ -73,6 +73,7 @@ def run(
     far: options.Far = None,
     strategy: options.StrategyName = None,
     mode: options.ModeName = None,
+    effort: options.EffortShare = None,
     public: options.Public = False,
     tools: options.Tools = None,
     role: options.RoleName = "",
@@ -89,7 +90,7 @@ def run(
     The answer goes to standard output; the steps on the way to it go to standard error.
     """
     text = read_prompt(prompt, as_json=as_json)
-    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools, instructions)
+    selection = options.AgentChoice(config, near, far, strategy, mode, public, tools, instructions, effort)
 
     async def work() -> None:
         given: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or (), "role": role, **selection.stated}

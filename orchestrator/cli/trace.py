@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -16,7 +17,7 @@ from ..runs.run import title
 from ..safety.privacy_records import OutboundRecord, PrivacyRecords
 from ..task.stores import RunsConfig
 from ..tracing import TraceLine, TraceStore, open_traces
-from ..tracing.page import TraceRow, dollars_text, label_text, rows_of
+from ..tracing.page import TraceRow, dollars_text, label_text, look_ups_of, rows_of
 from ..util.text import printable
 from . import options
 from .running import Line, Note, execute, report_errors, right, show, table
@@ -63,10 +64,12 @@ def show_trace(
             from ..tracing.page import trace_page
 
             _write_private(html, trace_page(chosen, entries))
-    lines: list[Line] = [] if as_json else [_tree(chosen, rows_of(entries))]
+    look_ups = look_ups_of(entries)
+    lines: list[Line] = [] if as_json else [_tree(chosen, rows_of(entries)), *([] if look_ups is None else [str(look_ups)])]
     if html is not None:
         lines.append(Note(f"the page is in {html}; it holds the texts of the run"))
-    show({"run": chosen, "entries": [entry.model_dump(mode="json") for entry in entries]}, lines, as_json=as_json)
+    shown = [entry.model_dump(mode="json") for entry in entries]
+    show({"run": chosen, "look_ups": look_ups and asdict(look_ups), "entries": shown}, lines, as_json=as_json)
 
 
 @app.command("blame")

@@ -21,6 +21,7 @@ from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, 
 from ...protocols.secrets import StoredKey
 from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
+from ..task.stores import calls_folder
 from ..util.credentials import find_secret
 from ..util.plugins import PLUGIN_TAG, FarPluginConfig, NearPluginConfig, has_plugin, names_plugin, open_plugin_agent, provider_tag
 from .hub import AttachedConfig, checked_address, open_attached
@@ -77,6 +78,8 @@ class LlamaConfig(Value):
     """The adapter for the text inside tool calls; None: the same as for text."""
     projector: str | None = None
     """Path of the model's multimodal projector, a GGUF file such as `mmproj-MODEL.gguf`; None: the model reads no images."""
+    keep_calls: bool = False
+    """Keep tool calls in the user's data folder, so that later ones are drafted faster after a restart, too; llama.cpp only."""
     prices: Prices | None = None
     """None: free of charge."""
     instructions: str = ""
@@ -340,7 +343,8 @@ async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
         from ...device.llama import LlamaAgent
 
         projector = None if config.projector is None else model_path(config.projector)
-        return await LlamaAgent.load(path, gpu_layers=config.gpu_layers, projector=projector, **options)
+        kept = calls_folder() if config.keep_calls else None
+        return await LlamaAgent.load(path, gpu_layers=config.gpu_layers, projector=projector, calls_folder=kept, **options)
     from ...device.onnx import OnnxAgent
 
     if config.gpu_layers is not None:

@@ -284,8 +284,8 @@ class _CommonOptions(TypedDict, total=False):
     """Sides that may serve the task; stands above the policy's."""
     agent: str
     """Name of the only agent that may answer, as far as privacy, mode and rules let it; empty: the router chooses."""
-    effort: Effort | str
-    """How long models think in each step; stands above the policy's."""
+    effort: Effort | str | float
+    """How long models think in each step: a level, or a share of what is usual, 0.1 to 2.0; stands above the policy's."""
     sampling: Sampling | Mapping[str, Any]
     """How the agent that answers samples; stands above the policy's."""
     sensitivity: Sensitivity | str
@@ -436,6 +436,6 @@ def policy_of(options: TaskOptions, usual: Policy, agents: Mapping[str, Side]) -
         given = Policy.model_validate(changes)
     except ValidationError as error:
         known = {"strategy": Strategy, "mode": Mode, "sensitivity": Sensitivity, "effort": Effort}
-        allowed = "; ".join(f"{name}: {', '.join(values)}" for name, values in known.items())
+        allowed = "; ".join(f"{name}: {', '.join(values)}" for name, values in known.items()) + ", or 0.1 to 2.0"
         raise InvalidRequest(f"unknown value among {changes}", hint=allowed) from error
     return policy.model_copy(update={name: getattr(given, name) for name in changes})

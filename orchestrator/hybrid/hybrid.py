@@ -27,7 +27,7 @@ from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
 from ..mcp import McpServerConfig
 from ..routing.router import Router
-from ..runs.erasing import ErasedRuns, erased_of
+from ..runs.erasing import ErasedRuns, erase_calls, erased_of
 from ..runs.store import RunStore
 from ..task.decisions import RouteDecision, SelectionDecision
 from ..task.events import TaskEvent
@@ -194,7 +194,8 @@ class Hybrid(ServesTurns):
         self._move_with_the_loop()
 
     def _hear_of_erasures(self, memory: "MemoryStore", erased_memory: ErasedMemory | None) -> ErasedRuns | None:
-        """Erase from sessions, cache, runs and traces what is erased from the memory from now on."""
+        """Erase from sessions, cache, kept calls, runs and traces what is erased from the memory from now on."""
+        self._listening.enter_context(memory.erasing.calling(erase_calls))
         self._listening.enter_context(memory.erasing.calling(self._sessions.drop_erased))
         if erased_memory is not None:
             self._listening.enter_context(memory.erasing.calling(erased_memory.forget))
@@ -471,7 +472,7 @@ class Hybrid(ServesTurns):
             task = self._router.with_strategy(self._router.apply_rules(begun, tools=tools), list(self.pool), tools=tools)
         return self._router.explain(task.with_memory_in_prompt(), list(self.pool), tools=tools)
 
-    def report(self, result: Result, *, score: float, task_class: str = "") -> None:
+    def report(self, result: Result, *, score: float, task_class: str = "", because: str = "") -> None:
         """Tell the router, and `auto` where it chose the strategy, how good a `result` was: `score` is 1 for a task well done, 0 for one
         that failed.
 
@@ -479,12 +480,16 @@ class Hybrid(ServesTurns):
         stands. The outcome is kept in the files that `[policy.auto] reports` and `[policy.router] log` name, without the words of a private
         task. A cache gives up the answers of a task whose score is below one half.
 
-        Raises `InvalidRequest` for a score outside 0 to 1, and a class that is no text.
+        `because` names the fault of a wrong answer; the verifier `rubric` then looks for it in later ones of the class.
+
+        Raises `InvalidRequest` for a score outside 0 to 1, a class that is no text, and a fault of an answer that was right.
         """
+        if because and score == 1:
+            raise InvalidRequest("an answer with the score 1 has no fault", hint="because= says why a score is below 1")
         if not isinstance(task_class, str):
             raise InvalidRequest(f"the class of a task is a text, not {task_class!r}", hint='from coarse to fine: "billing/refund"')
         if not isinstance(score, (int, float)) or not 0 <= score <= 1:
             raise InvalidRequest(f"a score is between 0 and 1, not {score}", hint="1.0 for a task well done, 0.0 for one that failed")
         if self._records.cache is not None:
             self._records.cache.report(result.id, score)
-        self._router.report(result, self.policy, score=score, task_class=task_class)
+        self._router.report(result, self.policy, score=score, task_class=task_class, because=because)

@@ -29,18 +29,19 @@ from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
 from ..runs.sessions import SessionStore
 from ..strategies.durable import DurableRuns, Work
-from ..strategies.state import TaskContext, graph_input, recursion_limit, said_since, told_of, value_of
+from ..strategies.state import TaskContext, recursion_limit, said_since, value_of
+from ..strategies.tool_calls import told_of
 from ..task.decisions import RouteDecision
 from ..task.events import TaskEvent, TaskFinished
 from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
 from ..task.policy import Policy, Verdict
-from ..task.results import Attempt, Call, Result, Speculation, ToolOutcome, budget_exceeded, usage_of_side
+from ..task.results import Attempt, Call, Result, Speculation, ToolOutcome, budget_exceeded, told_of_effort, usage_of_side
 from ..task.roles import RolesWork
 from ..task.task import Prompt, Task, read_output, scope_of, within_scope
 from ..task.turns import CallerTools
 from ..util.plugins import find_plugin
-from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
+from ..util.runtime import cancel_task, in_thread, run_cancellable
 from .arguments import TaskOptions, output_model_of, output_schema_of
 from .preparation import Parts, Preparation
 
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from ..cache.plans import PlanCache
-    from ..strategies.calls import TaskGraph
     from ..strategies.graphs import Graphs
 
 
@@ -125,6 +125,7 @@ def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[Bas
         raise InternalError(f"strategy {task.policy.strategy} has ended without an answer", hint="its graph must end behind `judge`")
     calls = tuple(value_of(Call, call) for call in state["calls"])
     text, has_calls = state["messages"][-1]["text"], bool(state["messages"][-1]["tool_calls"])
+    effort = told_of_effort(task.policy.effort, calls)
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
     decision = value_of(RouteDecision, state["decision"])
     doubt = _doubt(task.policy, decision.strategy if task.role else task.policy.strategy, accepted)
@@ -146,7 +147,7 @@ def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[Bas
         selection=task.selection,
         speculation=value_of(Speculation, state["speculation"]) if "speculation" in state else None,
         roles=value_of(RolesWork, state["roles"]).done if "roles" in state else (),
-        reasons=(*decision.reasons, *state["reasons"], *given_up, *([] if doubt is None else [doubt])),
+        reasons=(*decision.reasons, *state["reasons"], *effort, *given_up, *([] if doubt is None else [doubt])),
         label=value_of(Label, state["label"]),
         confidence=accepted.confidence,
         low_confidence=doubt is not None,
@@ -165,20 +166,6 @@ def conversation_of(task: Task, state: dict[str, Any], *, has_placeholders: bool
     return (*task.asked, *(message.without_state if has_placeholders else message for message in made))
 
 
-def with_output(recorded: Result, task: Task, options: TaskOptions) -> Result:
-    """Return a recorded result with an object of the model that is asked for as its output. Raises `InvalidRequest` if it does not fit."""
-    model = output_model_of(options.get("output"))
-    if model is None:
-        return recorded
-    hint = "resume it with the model that it was begun with"
-    if task.output_schema is None:
-        raise InvalidRequest(f"run {recorded.id} was begun without an output, so there is no {model.__name__}", hint=hint)
-    try:
-        return recorded.model_copy(update={"output": read_output(recorded.text, task.output_schema, model)})
-    except InvalidOutput as error:
-        raise InvalidRequest(f"the answer of run {recorded.id} is no {model.__name__}: {error.message}", hint=hint) from error
-
-
 def require_dependencies(context: TaskContext) -> TaskContext:
     """Return the context. Raises `InvalidRequest` if one of its tools needs dependencies and the task was given none."""
     needing = [] if context.caller.dependencies is not None else [tool.name for tool in context.tools.values() if tool.needs_dependencies]
@@ -194,16 +181,6 @@ def _doubt(policy: Policy, strategy: Strategy, accepted: Attempt) -> str | None:
     if strategy is not Strategy.CASCADE or found is None or found >= wanted:
         return None
     return f"{accepted.agent}: confidence {found:.2f} is below {wanted:.2f}, and stands because no other agent may be asked, or did better"
-
-
-async def _final_state(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
-    """Return the final state of the graph of a task that is no durable run."""
-    state: dict[str, Any] = {}
-    # `ainvoke` also looks for interrupts after each node, which costs a tenth of a task; only a durable run is interrupted.
-    with untraced():
-        async for each in graph.astream(graph_input(work.task), config, context=work.context, stream_mode="values"):
-            state = each
-    return state
 
 
 _logger = logging.getLogger(__name__)
@@ -408,14 +385,14 @@ class Pipeline:
 
     async def _served(self, work: Work, options: TaskOptions, started: float) -> Result:
         if work.recorded is not None:
-            return with_output(work.recorded, work.task, options)
+            return work.recorded_with(output_model_of(options.get("output")))
         with deadline(work.task, started, work.context):
             state = await run_cancellable(self._serve(work, options))
         return await self._concluded(work, state, time.monotonic() - started)
 
     async def _streamed(self, work: Work, options: TaskOptions, started: float) -> AsyncGenerator[TaskEvent, None]:
         if work.recorded is not None:
-            yield TaskFinished(result=with_output(work.recorded, work.task, options))
+            yield TaskFinished(result=work.recorded_with(output_model_of(options.get("output"))))
             return
         events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
         context = replace(work.context, listener=events.put_nowait, holds_drafts=work.task.caller is not None)
@@ -437,7 +414,9 @@ class Pipeline:
 
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
         """Run the task's graph and return its final state. What ran ahead of it has ended by then."""
-        ahead = self.graphs.look_ahead()
+        from ..strategies.speculation import LookAhead
+
+        ahead = LookAhead()
         checks = replace(work.context.tool_checks, kept=ahead.kept)
         try:
             return await self._finished(replace(work, context=replace(work.context, ahead=ahead, tool_checks=checks)), options)
@@ -454,7 +433,7 @@ class Pipeline:
         with billed(task, context, parts.router), recorded, nullcontext() if parts.records.cache is None else within_scope(scope_of(task)):
             try:
                 with naming_plugin(task):
-                    state = await (_final_state(work, graph, config) if self.runs is None else self.runs.serve(work, graph, config))
+                    state = await (work.final_state(graph, config) if self.runs is None else self.runs.serve(work, graph, config))
             except (NearfarError, asyncio.CancelledError) as error:
                 if isinstance(error, InvalidOutput):
                     error.text = context.privacy.placeholders.fill_for_display(error.text)

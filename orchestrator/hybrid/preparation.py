@@ -15,7 +15,7 @@ from ..runs.run import Bounds
 from ..safety.guard import Guard, SessionLabels, check_plan, quote_untrusted_data, select_tools
 from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext
-from ..strategies.tool_calls import ToolChecks
+from ..strategies.tool_calls import OwnResults, ToolChecks
 from ..task.context import Context
 from ..task.decisions import SelectionDecision
 from ..task.modes import ALONE, Mode, Strategy
@@ -162,11 +162,13 @@ class Preparation:
         instructions += [self._team[name].instructions for name in (self._team.reachable(task.role) if task.role else ())]
         privacy = RunPrivacy.of(task, records=records, recent=self.sessions.recent_texts(task), instructions=instructions)
         account = self._router.spending.account(task)
-        context = replace(self.context(options, task), account=account, recollection=recollection, privacy=privacy)
+        efforts = self._router.outcomes.efforts
+        context = replace(self.context(options, task), account=account, recollection=recollection, privacy=privacy, efforts=efforts)
         tools = _selected(context.tools, task)
         guard = Guard(task, tools, instructions)
         trace = self._trace(task, tools)
-        tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard)
+        own_results = OwnResults(task.policy.unchanging_tools)
+        tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard, own_results=own_results)
         caller = Context(options.get("dependencies"), user=task.user, session=task.session, task=task.idempotency_key)
         return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[], caller=caller)
 

@@ -1,6 +1,7 @@
 """`auto`: settles which strategy, with which knobs, serves each task, and learns from outcomes."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import Final, cast
@@ -152,6 +153,8 @@ class Chooser:
         self._random = Random(seed)
         self._served = 0
         self._explored = 0
+        self._tried: defaultdict[tuple[Shape, str], set[str]] = defaultdict(set)
+        """By the shape and the class of the task: configurations that were tried once already."""
 
     def choose(
         self,
@@ -178,8 +181,14 @@ class Chooser:
         allowed = _allowed(best.candidates, policy)
         if not self._may_explore:
             return best
-        chosen = _drawn(allowed, self._random)
-        best = best.model_copy(update={"propensity": chance_of_best([_worth(each) for each in allowed], allowed.index(chosen))})
+        tried = self._tried[profile.shape, best.task_class]
+        # Each is tried once: by chance alone, the best one may never be where the wider group speaks against it.
+        chosen = next((each for each in allowed if not each.similar and each.arm.key not in tried), None)
+        if chosen is None:
+            chosen = _drawn(allowed, self._random)
+            chance = chance_of_best([_worth(each) for each in allowed], allowed.index(chosen))
+            best = best.model_copy(update={"propensity": chance})
+        tried.add(chosen.arm.key)
         if chosen is allowed[0]:
             return best
         self._explored += 1

@@ -26,15 +26,11 @@ _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u
 _WORD = re.compile(rf"\d+(?:\.\d+)*(?![^\W\d_])|{_UNSPACED.pattern}|\w+")
 
 
-def objection(
-    answer: str, *, messages: Sequence[Message], has_tools: bool, confidence: float | None, minimum_confidence: float
-) -> str | None:
+def objection(answer: str, *, confidence: float | None, minimum_confidence: float) -> str | None:
     """Return the reason to distrust a draft, or None.
 
     Args:
         answer: the draft.
-        messages: the conversation that led to it, tool results included.
-        has_tools: the agent could have called tools; then the answer must be grounded in what they returned.
         confidence: the lowest of the attempt's step confidences; None where unknown, which is not held against it.
         minimum_confidence: below it a draft is distrusted.
     """
@@ -42,8 +38,6 @@ def objection(
         return "the draft is empty"
     if confidence is not None and confidence < minimum_confidence:
         return f"confidence {confidence:.2f} is below {minimum_confidence:.2f}"
-    if has_tools and not is_grounded(answer, messages):
-        return "the answer occurs in no tool result"
     return None
 
 

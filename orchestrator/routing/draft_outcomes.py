@@ -1,11 +1,18 @@
-"""Outcomes of drafts that a card has weighed: what a report, or a far agent's own answer, tells of the card's probabilities."""
+"""Outcomes of drafts that a card has weighed or a judge has seen: what a report, or a far agent's own answer, tells of the probabilities.
+
+Reports also name faults, by which later answers are judged.
+"""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..task.results import Attempt
+from .answers import Answer
+from .costs import lineage
+from .meaning import mean_same
+from .success import Correction, CorrectionPolicy
 
 if TYPE_CHECKING:
     from .traces import LoggedAttempt
@@ -27,6 +34,21 @@ class ScoredDraft:
 def drafts_of(agent: str) -> str:
     """Return the name under which the outcomes of an agent's judged drafts are learned from."""
     return f"the judged draft of {agent}"
+
+
+def verdicts_of(verifier: str) -> str:
+    """Return the name under which the outcomes of a verifier's verdicts are learned from, in place of a card's file."""
+    return f"{_VERIFIER}{verifier}"
+
+
+def correction_for(card: str) -> Correction:
+    """Return a correction of the probabilities of a card, or of a verifier's verdicts, before any outcome. Those of judges are far off at
+    first: they agree with what they see."""
+    return Correction(_OF_JUDGES if card.startswith(_VERIFIER) else None)
+
+
+_VERIFIER: Final = "the verifier "
+_OF_JUDGES: Final = CorrectionPolicy(deviation=2.0)
 
 
 def escalated_to(agent: str) -> str:
@@ -62,6 +84,9 @@ def reported_drafts(attempts: Sequence["Attempt | LoggedAttempt"], agent: str, s
     """
     for attempt in attempts:
         ruling, weighed = attempt.arbitration, attempt.weighed
+        if attempt.outcome == "accepted" and attempt.agent == agent:
+            for verifier, verdict in attempt.verified.items():
+                yield ScoredDraft(verdicts_of(verifier), verdict.judge, task_class, predicted=verdict.raw, score=score)
         if weighed is None:
             continue
         label = partial(ScoredDraft, weighed.card, task_class=task_class)
@@ -73,3 +98,46 @@ def reported_drafts(attempts: Sequence["Attempt | LoggedAttempt"], agent: str, s
             yield label(subject=escalated_to(agent), predicted=weighed.p_far, score=score)
             if ruling is not None and (ruling.confirmed or score == 1.0):
                 yield label(subject=drafts_of(attempt.agent), predicted=weighed.p_draft, score=score if ruling.confirmed else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedFault:
+    """The reason for which an app held an answer for wrong."""
+
+    task_class: str
+    because: str
+    is_public: bool
+    """The reason may leave the device."""
+
+
+_MOST_SHOWN: Final = 5
+_MOST_KEPT: Final = 50
+
+
+@dataclass(slots=True)
+class Faults:
+    """The faults that reports have named, by class of task. Not for several threads at a time."""
+
+    _kept: dict[str, list[tuple[int, ReportedFault]]] = field(default_factory=dict)
+    """With the number of reports that named each."""
+
+    def add(self, fault: ReportedFault) -> None:
+        """Count a fault in its class and those above it. One that was named in like words before is counted there."""
+        for name in lineage(fault.task_class) or ("",):
+            known = self._kept.setdefault(name, [])
+            place = next((place for place, (_, other) in enumerate(known) if _is_same(fault, other)), None)
+            count, first = (0, fault) if place is None else known.pop(place)
+            known.append((count + 1, first))
+            known.sort(key=lambda each: -each[0])
+            del known[_MOST_KEPT:]
+
+    def of(self, task_class: str, *, public_only: bool) -> list[str]:
+        """Return the faults named most often in a class, or in the next wider one of which any is known."""
+        known = next((self._kept[name] for name in reversed(lineage(task_class) or ("",)) if name in self._kept), [])
+        return [fault.because for _, fault in known if fault.is_public or not public_only][:_MOST_SHOWN]
+
+
+def _is_same(fault: ReportedFault, other: ReportedFault) -> bool:
+    return fault.is_public == other.is_public and mean_same(
+        Answer.of_whole(fault.because), Answer.of_whole(other.because), embedder=lambda: None
+    )

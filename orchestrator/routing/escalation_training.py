@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import ConfigError, ToolCall
 from .answers import Answer
 from .call_looks import call_findings, call_opinion, read_calls
 from .escalation import FARTHEST, MOST_PAID_LOOKS, EscalationCard, Fit, LearnedLook, Outlook, measures_of, sets_of
-from .looks import DRAFT, FREE, Cost, Look, Signal, free_findings, text_opinion
+from .looks import DRAFT, FREE, Cost, Look, Signal, free_findings, log_odds, text_opinion
 from .traces import AgentOutcome, Trace
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def draft_examples_of(
     """Return drafts of one agent as examples, judged by the free looks and by the opinions of other agents.
 
     Args:
-        opinions: the cost of asking each of these agents, by name.
+        opinions: the cost of asking each of these agents, by name. Verdicts of judges are looks of their own, at their recorded cost.
         predict: the probabilities of a learned head that has not seen these traces; None: there is none.
 
     Traces in which the score of either agent is unknown are left out, and counted.
@@ -74,12 +75,13 @@ def draft_examples_of(
     told = [trace for trace in traces if all(_score(trace, agent) is not None for agent in (draft, far))]
     findings = [_findings(trace, draft, opinions, predict) for trace in told]
     free = [name for name in FREE if any(found[name].measures for found in findings)]
-    looks = [*(Look(name=name) for name in free), *(Look(name=agent, cost=cost) for agent, cost in opinions.items())]
+    paid = {**opinions, **_verdict_costs([trace.outcomes[draft] for trace in told])}
+    looks = [*(Look(name=name) for name in free), *(Look(name=name, cost=cost) for name, cost in paid.items())]
     return DraftExamples(
         draft=draft,
         far=far,
         looks=looks,
-        findings=[{look.name: found[look.name] for look in looks} for found in findings],
+        findings=[{look.name: found.get(look.name, Signal()) for look in looks} for found in findings],
         draft_scores=numpy.array([_score(trace, draft) for trace in told], dtype=float),
         far_scores=numpy.array([_score(trace, far) for trace in told], dtype=float),
         left_out=len(traces) - len(told),
@@ -130,13 +132,14 @@ def _score(trace: Trace, agent: str) -> float | None:
 def _findings(trace: Trace, agent: str, opinions: Mapping[str, Cost], predict: Predict | None) -> dict[str, Signal]:
     """Return what all looks find: those at tool calls, if the draft is such and the tools are known, else those at a text."""
     draft = trace.outcomes[agent]
+    verdicts = {name: Signal({"log odds": log_odds(verdict.raw)}) for name, verdict in draft.verified.items()}
     probabilities = predict(trace.prompt) if predict is not None else None
     calls = read_calls(draft.answer) if trace.specs else None
     if calls is not None:
         found = call_findings(
             calls, trace.specs, prompt=trace.prompt, told=trace.prompt, confidence=draft.confidence, probabilities=probabilities
         )
-        return found | {other: _call_opinion(calls, trace, other) for other in opinions}
+        return found | verdicts | {other: _call_opinion(calls, trace, other) for other in opinions}
     found = free_findings(
         trace.prompt,
         draft.answer,
@@ -148,7 +151,17 @@ def _findings(trace: Trace, agent: str, opinions: Mapping[str, Cost], predict: P
         output_characters=draft.output_characters,
     )
     answer = found[DRAFT].answer or Answer(())
-    return found | {other: _text_opinion(answer, trace, other) for other in opinions}
+    return found | verdicts | {other: _text_opinion(answer, trace, other) for other in opinions}
+
+
+def _verdict_costs(drafts: Sequence[AgentOutcome]) -> dict[str, Cost]:
+    """Return the mean cost of each verifier's verdicts."""
+    names = sorted({name for draft in drafts for name in draft.verified})
+    verdicts = {name: [draft.verified[name] for draft in drafts if name in draft.verified] for name in names}
+    return {
+        name: Cost(dollars=fmean(each.dollars for each in made), seconds=fmean(each.seconds for each in made))
+        for name, made in verdicts.items()
+    }
 
 
 def _call_opinion(draft: Sequence[ToolCall], trace: Trace, agent: str) -> Signal:

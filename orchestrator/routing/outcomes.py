@@ -19,13 +19,16 @@ from typing import Final
 from ..agents.pool import PaceSource, no_pace
 from ..task.decisions import Arm
 from ..task.modes import TaskProfile
+from ..task.results import JudgedProposal
+from .agreement import AgreementRates
 from .costs import Group, RunningEstimates, lineage, nested
-from .draft_outcomes import EscalatedDraft, ScoredDraft
+from .draft_outcomes import EscalatedDraft, Faults, ReportedFault, ScoredDraft, correction_for
+from .efforts import Efforts, ReasonedStep
 from .familiarity import Familiarity
 from .run_records import Outcome
 from .success import Correction, Drift, DriftDetector
 from .task_classes import TaskClasses
-from .traces import ScoredAnswer, read_outcomes
+from .traces import Known, ScoredAnswer, read_outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -291,16 +294,21 @@ class OutcomeStore:
         """The costs of each agent's steps and tasks."""
         self.classes = TaskClasses()
         self.tallies = Tallies()
+        self.efforts = Efforts()
+        """How long steps of each agent reason."""
         self.arms: dict[str, tuple[Arm, str]] = {}
         """Every configuration met, by its key, with its label."""
         self.corrections: dict[Path | None, Correction] = {}
         self._cards: dict[str, Correction] = {}
         """Corrections of the probabilities of each card."""
+        self.faults = Faults()
         self._confirmations: dict[tuple[str, str], DriftDetector] = {}
         """Watch over the far agents' verdicts, by the card and the agent that drafted."""
         self.by_length: dict[Path, Correction] = {}
         """The correction of what prompt length predicts, by the head that it goes with."""
         self.familiarity: dict[Path, Familiarity] = {}
+        self.agreement = AgreementRates()
+        """How often far confirms what near proposes in `speculate`."""
         self._files: set[Path] = set()
         for outcome in outcomes:
             self.add(outcome)
@@ -316,9 +324,18 @@ class OutcomeStore:
             for each in known:
                 self.add(each)
 
-    def add(self, outcome: Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft) -> None:
+    def add(self, outcome: Known) -> None:
         """Take in how a task went."""
         with self.lock:
+            if isinstance(outcome, JudgedProposal):
+                self.agreement.learn(outcome)
+                return
+            if isinstance(outcome, ReasonedStep):
+                self.efforts.learn(outcome)
+                return
+            if isinstance(outcome, ReportedFault):
+                self.faults.add(outcome)
+                return
             if isinstance(outcome, ScoredDraft):
                 self._add_draft(outcome)
                 return
@@ -343,9 +360,14 @@ class OutcomeStore:
             return self.corrections.setdefault(head, Correction())
 
     def card_correction(self, card: str) -> Correction:
-        """Return the correction of the probabilities of one card; empty: of the default card."""
+        """Return the correction of the probabilities of one card, or of a verifier (`verdicts_of`); empty: of the default card."""
         with self.lock:
-            return self._cards.setdefault(card, Correction())
+            return self._cards.setdefault(card, correction_for(card))
+
+    def reported_faults(self, task_class: str, *, public_only: bool) -> list[str]:
+        """Return the faults that reports have named most often in a class."""
+        with self.lock:
+            return self.faults.of(task_class, public_only=public_only)
 
     def _add_draft(self, draft: ScoredDraft) -> None:
         drift = self.card_correction(draft.card).learn(draft.subject, draft.task_class, draft.predicted, draft.score)

@@ -173,6 +173,9 @@ def _on_agents(policy: Policy, agents: Mapping[str, Side]) -> Iterator[PolicyFin
         yield _error("policy.evidence.second_opinion", f"there is no agent {second!r}", known)
     elif second is not None and agents[second] is Side.FAR:
         yield _error("policy.evidence.second_opinion", f"{second} is in the cloud, and looks stay on this device", "name a near agent")
+    judge = policy.evidence.judge
+    if judge is not None and judge not in agents:
+        yield _error("policy.evidence.judge", f"there is no agent {judge!r}", known)
     for name in policy.fallback.order:
         if name not in agents:
             yield _error("policy.fallback.order", f"there is no agent {name!r}", known)
@@ -192,7 +195,7 @@ def _on_strategies(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Polic
     """Find strategies that these agents cannot serve, and agents that no strategy asks."""
     if not agents:
         return
-    asked: set[str] = {policy.evidence.second_opinion or ""}
+    asked: set[str] = {policy.evidence.second_opinion or "", policy.evidence.judge or ""}
     for way in _ways(policy):
         try:
             asked |= _asked(policy, agents, way.strategy, way.mode)

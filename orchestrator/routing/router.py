@@ -12,6 +12,7 @@ from ...protocols import (
     DeviceState,
     DeviceStateSource,
     PermissionDenied,
+    Sensitivity,
     Side,
     ToolSpec,
     Unavailable,
@@ -30,8 +31,9 @@ from ..task.rules import Ruling, ruling
 from ..task.task import Task, last_words, tokens_by_length
 from .auto import Selector
 from .costs import TaskKind, TaskTaken
-from .draft_outcomes import escalated_drafts, reported_drafts
+from .draft_outcomes import ReportedFault, escalated_drafts, reported_drafts
 from .drafts import Drafts, expected_quality
+from .efforts import reasoned_steps
 from .eligibility import (
     PLAN_TOKENS,
     Eligible,
@@ -232,9 +234,11 @@ class Router:
 
     def conclude(self, task: Task, result: Result, *, tools: Sequence[ToolSpec]) -> None:
         """Take note of a task that was answered."""
-        if task.policy.router.learn and len(result.attempts) > 1:
+        if task.policy.router.learn:
             for draft in escalated_drafts(result.attempts):
                 self.outcomes.add(draft)
+            for step in reasoned_steps(task, result.calls):
+                self.outcomes.add(step)
         if task.session is not None and not _is_escalated_under_a_budget(task, result):
             self.sessions.keep(task.session, result.agent, user=task.user)
         if task.session is not None and task.caller is not None and result.messages:
@@ -247,9 +251,10 @@ class Router:
             except ConfigError as error:  # the answer is paid for, and stands without its record
                 logger.warning("a decision is not on record: %s", error)
 
-    def report(self, result: Result, policy: Policy, *, score: float, task_class: str = "") -> None:
-        """Learn how good an answer was, 0 to 1, and with it the strategy that `auto` chose. Raises `ConfigError` where a file cannot be
-        written."""
+    def report(self, result: Result, policy: Policy, *, score: float, task_class: str = "", because: str = "") -> None:
+        """Learn how good an answer was, 0 to 1, and why, and with it the strategy that `auto` chose. Raises `ConfigError` where a file
+        cannot be written."""
+        is_public = result.label.sensitivity is Sensitivity.PUBLIC
         settings = policy.router
         if settings.least_quality is not None and (expected := expected_quality(result)) is not None:
             self.steering.report(settings, result.side, expected=expected, score=score)
@@ -260,8 +265,10 @@ class Router:
             for draft in reported_drafts(result.attempts, result.agent, score, known_class):
                 self.outcomes.add(draft)
             self.outcomes.add(ScoredAnswer(result.decision, result.agent, score, settings.head, task_class))
+            if because:
+                self.outcomes.add(ReportedFault(known_class, because, is_public))
         if settings.log is not None:
-            log_score(settings.log, result, score, task_class=task_class)
+            log_score(settings.log, result, score, task_class=task_class, because=because if is_public else "")
         if result.selection is not None:
             self.auto.report(result, policy.auto, score=score, task_class=task_class)
 

@@ -16,11 +16,12 @@ from pydantic import Field, ValidationError
 from ...protocols import ConfigError, Sensitivity, Side, ToolSpec
 from ...protocols.steps import Value
 from ..task.decisions import RouteDecision
-from ..task.evidence import Arbitration, ExtractedAnswer, WeighedDraft
-from ..task.results import Result
+from ..task.evidence import Arbitration, ExtractedAnswer, VerifiedDraft, WeighedDraft
+from ..task.results import JudgedProposal, Result
 from ..task.task import Task, last_words
 from ..util.json_text import append_line, read_lines
-from .draft_outcomes import EscalatedDraft, ScoredDraft, escalated_drafts, reported_drafts
+from .draft_outcomes import EscalatedDraft, ReportedFault, ScoredDraft, escalated_drafts, reported_drafts
+from .efforts import ReasonedStep, reasoned_steps
 from .run_records import Outcome, RunRecord, outcomes_of
 
 
@@ -43,6 +44,8 @@ class AgentOutcome(Value):
     """Its claims occur in a tool result or the prompt; None: not checked."""
     confidence: float | None = Field(default=None, ge=0, le=1)
     """The lowest of its steps' confidences; None where unknown."""
+    verified: Mapping[str, VerifiedDraft] = {}
+    """Verdicts of judges on it, by verifier."""
     input_tokens: int | None = Field(default=None, ge=0)
     output_tokens: int | None = Field(default=None, ge=0)
     dollars: float | None = Field(default=None, ge=0, allow_inf_nan=False)
@@ -85,6 +88,7 @@ class LoggedAttempt(Value):
     is_grounded: bool | None = None
     weighed: WeighedDraft | None = None
     arbitration: Arbitration | None = None
+    verified: Mapping[str, VerifiedDraft] = {}
     answer: str | None = None
     """None where the task is private, or was told anything private; here and below."""
     opinions: Mapping[str, str] = {}
@@ -109,6 +113,10 @@ class LoggedTask(Value):
     head: Path | None = None
     """Folder of the head that made the predictions."""
     attempts: tuple[LoggedAttempt, ...]
+    proposals: tuple[JudgedProposal, ...] = ()
+    """What near proposed in `speculate`, and far judged."""
+    reasoned: tuple[ReasonedStep, ...] = ()
+    """How long its steps have reasoned, from which is known what is usual."""
 
 
 class LoggedScore(Value):
@@ -124,6 +132,8 @@ class LoggedScore(Value):
     """`arbitration`: it follows from a far agent's answer to an escalated task, and a report takes its place."""
     weight: float = Field(default=1.0, ge=0, le=1)
     """Probability that the score is right, as far as known."""
+    because: str = ""
+    """The reason that the app gave; empty where the task is private, or was told anything private."""
 
 
 def log_task(path: Path, task: Task, result: Result, *, tools: Sequence[ToolSpec], time: datetime) -> None:
@@ -142,6 +152,7 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Sequence[ToolSpec
             is_grounded=attempt.is_grounded,
             weighed=attempt.weighed,
             arbitration=attempt.arbitration,
+            verified={name: each.model_copy(update={"because": ""}) for name, each in attempt.verified.items()},
             answer=attempt.answer if is_public else None,
             opinions=attempt.opinions if is_public else {},
             extracted=attempt.extracted if is_public else None,
@@ -160,6 +171,8 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Sequence[ToolSpec
         decision=result.decision,
         head=task.policy.router.head,
         attempts=tuple(attempts),
+        proposals=() if result.speculation is None else result.speculation.judged,
+        reasoned=tuple(reasoned_steps(task, result.calls)),
     )
     append_outcome(path, line, setting="[policy.router] log")
 
@@ -178,9 +191,10 @@ def log_arbitration(path: Path, result: Result) -> None:
             append_outcome(path, line, setting="[policy.router] log")
 
 
-def log_score(path: Path, result: Result, score: float, *, task_class: str) -> None:
-    """Append how good an answer was. Raises `ConfigError` where the file cannot be written."""
-    append_outcome(path, LoggedScore(id=result.id, agent=result.agent, task_class=task_class, score=score), setting="[policy.router] log")
+def log_score(path: Path, result: Result, score: float, *, task_class: str, because: str = "") -> None:
+    """Append how good an answer was, and the reason for it, if it may be written. Raises `ConfigError` where the file cannot be written."""
+    line = LoggedScore(id=result.id, agent=result.agent, task_class=task_class, score=score, because=because)
+    append_outcome(path, line, setting="[policy.router] log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +235,11 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
     return Trace(id=task.id, prompt=task.prompt, task_class=task.task_class, tools=task.tools, specs=task.specs, outcomes=outcomes)
 
 
-def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft]:
+Known = Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft | JudgedProposal | ReasonedStep | ReportedFault
+"""What can be learned of one task."""
+
+
+def read_outcomes(path: Path) -> list[Known]:
     """Return what a file tells of how well tasks went, in the order in which it was written. A last line that was cut off is left out.
 
     Lines may be runs of a sweep, reports on `auto`, and a router's log. Raises `ConfigError` that names the line which is none of them.
@@ -231,7 +249,7 @@ def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer | ScoredDraft | Esc
     except OSError as error:
         hint = "`nearfar sweep` writes runs.jsonl; [policy.auto] and [policy.router] name such files"
         raise ConfigError(f"the outcomes in {path} cannot be read: {error.strerror}", hint=hint) from error
-    found: list[Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft] = []
+    found: list[Known] = []
     tasks: dict[str, LoggedTask] = {}
     for number, line in enumerate(lines, start=1):
         try:
@@ -241,10 +259,12 @@ def read_outcomes(path: Path) -> list[Outcome | ScoredAnswer | ScoredDraft | Esc
             raise ConfigError(f"{path}, line {number} is no outcome: {_problem(error)}", hint="mend or delete that line") from error
         if isinstance(known, LoggedTask):
             tasks[known.id] = known
-            found += escalated_drafts(known.attempts)
+            found += (*escalated_drafts(known.attempts), *known.proposals, *known.reasoned)
         elif isinstance(known, LoggedScore) and known.source == "report" and (task := tasks.get(known.id)) is not None:
             found += reported_drafts(task.attempts, known.agent, known.score, known.task_class or task.task_class)
             found.append(ScoredAnswer(task.decision, known.agent, known.score, task.head, known.task_class))
+            if known.because:
+                found.append(ReportedFault(known.task_class or task.task_class, known.because, is_public=True))
     return found
 
 

@@ -1,6 +1,7 @@
 """Open the store of runs, and forget the runs and traces that hold something of items erased from the memory."""
 
 import logging
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from ..memory.operation import address_tag
 from ..storage import DatabaseSession, Tables
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
-from ..task.stores import RunsConfig
+from ..task.stores import RunsConfig, calls_folder
 from ..tracing import TraceStore
 from ..util.json_text import drop_lines
 from .sessions import with_later_turns
@@ -43,6 +44,16 @@ def address_of(config: RunsConfig) -> str:
 
     assert config.postgres_variable is not None, "the caller has looked"
     return secret(config.postgres_variable)
+
+
+def erase_calls() -> None:
+    """Overwrite and remove the calls that near agents keep to draft from. Raises `OSError`."""
+    for path in calls_folder().glob("*"):
+        with path.open("r+b") as file:
+            file.write(bytes(path.stat().st_size))
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink()
 
 
 def _erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:

@@ -32,9 +32,10 @@ from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
 from ..task.tools import Tool
 from .calls import CallLog, TaskRuntime
-from .judging import draft_choice, near_agent, second_sample_temperature
+from .judging import draft_choice, near_agent
 from .state import Json, TaskContext, TaskState, as_json, step_request, value_of
 from .turn import AgentTurn, acts
+from .verifying import second_sample_temperature
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes
@@ -286,7 +287,7 @@ class ActJudging:
             tools=tools,
             tool_choice=choice,
             output_schema=task.output_schema,
-            temperature=second_sample_temperature(task.policy.temperature, handle, turn.handle),
+            temperature=second_sample_temperature(task.policy.temperature, handle.side, is_again=handle is turn.handle),
         )
 
 

@@ -4,7 +4,6 @@ Loading LangGraph takes longer than all the rest, so that nothing above the grap
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, closing, nullcontext
@@ -31,13 +30,8 @@ from ...protocols import (
     InternalError,
     InvalidOutput,
     Message,
-    NearfarError,
-    NoSuchModel,
     Performance,
     PrivacyViolation,
-    ProviderAuthError,
-    QuotaExceeded,
-    RequestRefused,
     Side,
     Stalled,
     StepEvent,
@@ -58,7 +52,7 @@ from ..safety.privacy import RunPrivacy
 from ..task.events import AgentText, CallEnded, TaskEvent, ToolStarted
 from ..task.labels import Label
 from ..task.policy import Cause, Verdict
-from ..task.results import Call, price
+from ..task.results import AskedReasoning, Call, price
 from ..task.routing_policy import FallbackConfig, IdleTimeouts
 from ..task.task import Task, with_instructions
 from ..tracing.observing import AskedStep, EndedStep
@@ -66,8 +60,6 @@ from ..tracing.recorder import RunTrace, TracedStep
 from ..util.runtime import is_untraced, untrace_nodes, untraced, without_callbacks
 from .own_tools import require_own_tools
 from .state import Json, TaskContext, TaskState, as_json, label_of, value_of
-
-logger = logging.getLogger(__name__)
 
 TaskRuntime = Runtime[TaskContext]
 TaskGraphBuilder = StateGraph[TaskState, TaskContext, TaskState, TaskState]
@@ -264,8 +256,9 @@ class CallLog:
         agent = await handle.open()
         idle = self._idle_timeouts(handle, request)
         outbound = await self._filtered(handle, agent.card, request, label or self._label, role=role)
-        allowance = await self._reserved(outbound.request, agent.card)
-        request = outbound.request if allowance is None else allowance.request
+        request, reasoning = self._with_effort(outbound.request, agent.card, handle, role)
+        allowance = await self._reserved(request, agent.card)
+        request = request if allowance is None else allowance.request
         traced = self._traced(handle, agent.card, request, role)
         listening = _Listening(None if listener is None else outbound.listener(listener))
         verdict: Verdict | None = None
@@ -292,6 +285,7 @@ class CallLog:
                 verdict=verdict,
                 shadow=shadow,
                 error=None if error is None else type(error).__name__,
+                reasoning=reasoning,
                 is_cut_short=allowance is not None and listening.reached_its_bound and allowance.is_cut,
                 **listening.figures(agent.card, error),
             )
@@ -307,6 +301,16 @@ class CallLog:
             if self._trace is not None:
                 self._trace.egress_blocked(handle.name, role)
             raise
+
+    def _with_effort(
+        self, request: StepRequest, card: AgentCard, handle: AgentHandle, role: str
+    ) -> tuple[StepRequest, AskedReasoning | None]:
+        """Return the request as a policy has it whose effort is a share of what is usual, and what that asks of the step."""
+        given: TaskContext | None = self._runtime.context
+        share = self._task["policy"]["effort"]
+        if given is None or given.efforts is None or not isinstance(share, float) or share == 1:
+            return request, None
+        return given.efforts.bounded(request, card, (handle.name, role, self._task["task_class"]), share)
 
     def _traced(self, handle: AgentHandle, card: AgentCard, request: StepRequest, role: str) -> TracedStep | None:
         """Tell the trace that an agent is about to be asked; None: the run has none."""
@@ -488,15 +492,3 @@ def spent_by(call: Call, most: Spent | None) -> Spent:
         dollars = 0.0 if call.dollars is None and call.side is Side.NEAR else None if call.dollars is None else float(call.dollars)
         return Spent(dollars, call.usage.total_tokens, call.seconds, joules)
     return Spent(most.dollars, most.tokens, call.seconds, joules)
-
-
-_STANDING = (NoSuchModel, ProviderAuthError, QuotaExceeded, RequestRefused)
-
-
-def warn_of_refusal(agent: str, error: NearfarError, *, role: str = "execute") -> tuple[str, ...]:
-    """Log a warning where `error` is a refusal that waiting does not mend; returns the line for `Result.reasons`, or nothing."""
-    if not isinstance(error, _STANDING):
-        return ()
-    line = f"{agent} was refused in the role {role!r}: {type(error).__name__}: {error}"
-    logger.warning("%s", line)
-    return (line,)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 import anyio
+from pydantic import BaseModel
 
 from ...protocols import (
     ApprovalNeeded,
     ConfigError,
     DeadlineExceeded,
     IdempotencyConflict,
+    InvalidOutput,
     InvalidRequest,
     NearfarError,
     RunBusy,
@@ -38,7 +40,7 @@ from ..runs.run import (
 from ..runs.store import RunStore
 from ..runs.tool_calls import Overdue
 from ..task.results import Result
-from ..task.task import Task
+from ..task.task import Task, read_output
 from ..util.runtime import in_thread, untraced
 from .state import TaskContext, graph_input
 
@@ -72,6 +74,29 @@ class Work:
     """Its graph has begun before."""
     recorded: Result | None = None
     """The recorded result, if the task was served before."""
+
+    def recorded_with(self, model: type[BaseModel] | None) -> Result:
+        """Return the recorded result with an object of the `model` as its output. Raises `InvalidRequest` if it does not fit."""
+        recorded = self.recorded
+        assert recorded is not None, "the caller has looked"
+        if model is None:
+            return recorded
+        hint = "resume it with the model that it was begun with"
+        if self.task.output_schema is None:
+            raise InvalidRequest(f"run {recorded.id} was begun without an output, so there is no {model.__name__}", hint=hint)
+        try:
+            return recorded.model_copy(update={"output": read_output(recorded.text, self.task.output_schema, model)})
+        except InvalidOutput as error:
+            raise InvalidRequest(f"the answer of run {recorded.id} is no {model.__name__}: {error.message}", hint=hint) from error
+
+    async def final_state(self, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
+        """Return the final state of the graph of a task that is no durable run."""
+        state: dict[str, Any] = {}
+        # `ainvoke` also looks for interrupts after each node, which costs a tenth of a task; only a durable run is interrupted.
+        with untraced():
+            async for each in graph.astream(graph_input(self.task), config, context=self.context, stream_mode="values"):
+                state = each
+        return state
 
 
 class DurableRuns:

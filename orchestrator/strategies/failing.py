@@ -1,10 +1,24 @@
 """The end of attempts that went wrong: who takes over, what stands in their place, and a second try after an unusable reply."""
 
-from ...protocols import BudgetExceeded, InvalidOutput, Message, NearfarError
+import logging
+
+from ...protocols import (
+    BudgetExceeded,
+    InvalidOutput,
+    Message,
+    NearfarError,
+    NoSuchModel,
+    ProviderAuthError,
+    QuotaExceeded,
+    RequestRefused,
+)
 from ..task.task import read_output
 from .calls import TaskRuntime
-from .state import Json, TaskState, as_json, done_note
+from .state import Json, TaskState, as_json, label_of, outcomes_of
+from .tool_calls import done_note
 from .turn import AgentTurn
+
+logger = logging.getLogger(__name__)
 
 
 def give_up(turn: AgentTurn, error: NearfarError, runtime: TaskRuntime, *, is_final: bool = False) -> TaskState:
@@ -27,7 +41,7 @@ def give_up(turn: AgentTurn, error: NearfarError, runtime: TaskRuntime, *, is_fi
         return {**ended, "messages": standby, "attempts": attempts}
     for attempt in turn.state["attempts"]:
         error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
-    if done := done_note(turn.state, may_read=True):
+    if done := done_note(outcomes_of(turn.state), label_of(turn.state), may_read=True):
         error.add_note(done)
     raise error
 
@@ -60,3 +74,15 @@ def _said(turn: AgentTurn) -> list[Json]:
 def _reinstated(attempt: Json, failed: str) -> Json:
     """Return a rejected attempt as the accepted one."""
     return {**attempt, "outcome": "accepted", "reason": f"{attempt['reason']}, but {failed} failed, so the draft stands"}
+
+
+_STANDING = (NoSuchModel, ProviderAuthError, QuotaExceeded, RequestRefused)
+
+
+def warn_of_refusal(agent: str, error: NearfarError, *, role: str = "execute") -> tuple[str, ...]:
+    """Log a warning where `error` is a refusal that waiting does not mend; returns the line for `Result.reasons`, or nothing."""
+    if not isinstance(error, _STANDING):
+        return ()
+    line = f"{agent} was refused in the role {role!r}: {type(error).__name__}: {error}"
+    logger.warning("%s", line)
+    return (line,)

@@ -11,7 +11,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
-from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, Message, NearfarError, Side, Stalled, StepReply
+from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, Message, Side, Stalled, StepReply
 from ..agents.pool import AgentPool
 from ..budgets.book import Spent
 from ..memory.provenance import Recollection
@@ -33,15 +33,14 @@ from ..task.tools import Tool
 from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
 from .act_looks import ActJudging, ActNodes
-from .agreement import AgreementRates
 from .arbitration import end_arbitrated
-from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool, warn_of_refusal
-from .failing import correct, give_up
+from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool
+from .failing import correct, give_up, warn_of_refusal
 from .hedging import Hedge, hedge_of
 from .judging import judged
 from .minions import build_minions
+from .near_path import near_path
 from .roles import build_roles
-from .speculation import LookAhead, near_path
 from .state import (
     Json,
     Keeping,
@@ -63,6 +62,7 @@ from .subtasks import build_subtasks
 from .supervised import Oversight, SupervisorNodes, after_act, after_tools, after_verify
 from .tool_calls import ToolCalls, hand_off_in, record_outcomes
 from .turn import AgentTurn, Fitting, acts, after_step, call_of, is_accepted, left_out, summarizer_of
+from .voting import with_votes
 
 _SILENT = "allow more output tokens, or less effort: a model may spend them all on its thoughts"
 
@@ -78,6 +78,8 @@ class TaskNodes:
         self._context = TaskContext.of(tools)
         self.escalations: dict[Path, Escalation] = {}
         """The learned escalations that policies name, each loaded once."""
+        self.priors: dict[str, str] = {}
+        """What must be true of a right outcome, by kind of task, without what a task names."""
         self._part_graphs: dict[tuple[Strategy, bool], TaskGraph] = {}
 
     def build(self, strategy: Strategy) -> TaskGraphBuilder:
@@ -229,28 +231,9 @@ class TaskNodes:
 
     async def _hedged(self, turn: AgentTurn, hedge: Hedge, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Run the step with the agent and, if it is slow, with a second agent at the same time; the first useful reply is used."""
-        may_restart = turn.task.policy.fallback.hands_over(was_shown=True)
-
-        def listen(text: str) -> None:
-            turn.show(text, runtime)
-            if turn.has_shown and not may_restart:
-                hedge.race.settle()
-
-        async def first() -> tuple[StepReply, TaskState]:
-            try:
-                return await self._asked(turn, log, runtime, listen)
-            except NearfarError as error:
-                hedge.problem = error
-                raise
-
-        async def second() -> tuple[StepReply, TaskState]:
-            hedge.other.prepare(await hedge.other.open(), self.context(runtime).specs)
-            return await self._asked(hedge.other, log, runtime, None)
-
-        reply, noted = await hedge.race.run(first(), second)
-        if not hedge.race.was_started:
-            return self._acted(turn, reply, noted, log, runtime)
-        noted = {**noted, "reasons": [*noted["reasons"], hedge.reason(log)]}
+        reply, noted = await hedge.run(lambda who, listener: self._asked(who, log, runtime, listener), self.context(runtime).specs, runtime)
+        if hedge.race.was_started:
+            noted = {**noted, "reasons": [*noted["reasons"], hedge.reason(log)]}
         if not hedge.race.second_won:
             return self._acted(turn, reply, noted, log, runtime)
         self.router.running.add_cut_step(turn.handle.name, hedge.tokens, turn.seconds)
@@ -313,7 +296,12 @@ class TaskNodes:
         self.router.learn_costs(turn.task, agent, own, tools=self.context(runtime).tools)
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
-        """Accept the answer, or hand over to the next agent where the evidence speaks against it."""
+        """Let further samples vote, and accept the answer, or hand over to the next agent where the evidence speaks against it."""
+        voted = await with_votes(state, self, self.context(runtime), runtime)
+        left: TaskState = {**state, **voted}
+        return {**voted, **await self._judge(left, runtime)}
+
+    async def _judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         turn = AgentTurn(state, self.pool, self.context(runtime).output_model)
         assert turn.draft is not None, "an attempt is under way"
         said = value_of(Message, state["messages"][-1])
@@ -483,11 +471,6 @@ class Graphs:
         self._store = store
         self._compiled: dict[Builder, TaskGraph] = {}
         self._of_roles: dict[str, TaskGraph] = {}
-        self._rates = AgreementRates()
-
-    def look_ahead(self) -> LookAhead:
-        """Return what runs ahead of one run; it has to be closed."""
-        return LookAhead(self._rates)
 
     def __getitem__(self, strategy: Strategy) -> TaskGraph:
         """Return the graph of a strategy. Raises what `builder_of` raises."""

@@ -1,12 +1,13 @@
 """Hedging: if an agent takes unusually long, the next one is asked at the same time, and the first useful answer is used."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
-from ...protocols import InvalidOutput, NearfarError, StepReply
+from ...protocols import InvalidOutput, NearfarError, StepReply, ToolSpec
 from ..agents.pool import AgentPool
 from ..routing.costs import RunningEstimates
+from ..safety.outbound_filter import Listener
 from ..task.results import Call
 from ..task.task import tokens_by_length
 from ..util.runtime import cancel_task
@@ -15,6 +16,9 @@ from .state import TaskState, fresh_start
 from .turn import AgentTurn, call_of
 
 T = TypeVar("T")
+
+Asking = Callable[[AgentTurn, Listener | None], Coroutine[Any, Any, tuple[StepReply, TaskState]]]
+"""Runs one step of a turn, whose text the listener hears."""
 
 
 class Race(Generic[T]):
@@ -94,6 +98,28 @@ class Hedge:
         except InvalidOutput:
             return False
         return True
+
+    async def run(self, ask: Asking, tools: Sequence[ToolSpec], runtime: TaskRuntime) -> tuple[StepReply, TaskState]:
+        """Return what `ask` returns for the turn that wins. Once text of the first is shown that must stay, it has won."""
+        may_restart = self._turn.task.policy.fallback.hands_over(was_shown=True)
+
+        def listen(text: str) -> None:
+            self._turn.show(text, runtime)
+            if self._turn.has_shown and not may_restart:
+                self.race.settle()
+
+        async def first() -> tuple[StepReply, TaskState]:
+            try:
+                return await ask(self._turn, listen)
+            except NearfarError as error:
+                self.problem = error
+                raise
+
+        async def second() -> tuple[StepReply, TaskState]:
+            self.other.prepare(await self.other.open(), tools)
+            return await ask(self.other, None)
+
+        return await self.race.run(first(), second)
 
     def taken_over(self, log: CallLog, reply: StepReply, runtime: TaskRuntime) -> TaskState:
         """Return the state after the second agent has won: the first attempt has ended, and the winner's text is shown."""

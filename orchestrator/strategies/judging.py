@@ -1,38 +1,43 @@
 """Evidence about a draft: before it calls a tool that may change something, and at its end, where the next agent may take over."""
 
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
-
-from ...protocols import AgentCard, ConfigError, Message, Side, StepRequest, ToolChoice
+from ...protocols import ConfigError, Message, Side
 from ..agents.pool import AgentHandle, AgentPool
 from ..routing.answers import Answer
 from ..routing.call_looks import judges_texts
 from ..routing.cards import first_day_escalation
-from ..routing.checks import is_grounded, objection
-from ..routing.draft_outcomes import drafts_of, escalated_to
+from ..routing.checks import objection
+from ..routing.draft_outcomes import drafts_of, escalated_to, verdicts_of
 from ..routing.drafts import DraftChoice
 from ..routing.escalation import Action, Escalation
-from ..routing.looks import FREE, Signal, free_findings, text_opinion
+from ..routing.looks import FREE, GROUNDING, SCHEMA, Signal, free_findings
 from ..routing.meaning import cluster_share
 from ..routing.router import Router
-from ..task.evidence import ExtractedAnswer, WeighedDraft
+from ..task.evidence import ExtractedAnswer, VerifiedDraft, WeighedDraft
 from ..task.labels import Label
 from ..task.results import Attempt
-from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import last_words
+from ..task.routing_policy import FALLBACK_ERRORS, VerifierKind
+from ..task.task import Task, last_words
 from .calls import CallLog, TaskRuntime
-from .prompts import with_answer_line
-from .state import TaskContext, TaskState, label_of, step_request, value_of
+from .state import TaskContext, TaskState, label_of, value_of
 from .turn import AgentTurn
+from .verifying import (
+    UNDECIDED,
+    AgreementVerifier,
+    AskedAgent,
+    CandidateEvidence,
+    GroundedVerifier,
+    JudgeVerifier,
+    Points,
+    PriorPoints,
+    SchemaVerifier,
+    Verification,
+)
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes
-
-_SECOND_SAMPLE_TEMPERATURE = {Side.NEAR: 0.7, Side.FAR: 1.0}
-"""Least temperature of an agent that is asked the same again: without chance it would say the same again. Far: the providers' default."""
 
 
 class Judging:
@@ -40,30 +45,31 @@ class Judging:
 
     Args:
         turn: at whose end the draft stands.
-        pool: of which others may be asked.
-        log: takes their calls.
+        nodes: of the graph, with the agents, the router, the escalations that were loaded and the priors that were written.
+        log: takes the calls of agents that are asked.
         context: tools of the run.
-        escalations: those that were loaded, by their files.
-        router: holds a budget over the choices, and has learned how right the cards are.
     """
 
-    def __init__(
-        self, turn: AgentTurn, pool: AgentPool, log: CallLog, context: TaskContext, escalations: dict[Path, Escalation], router: Router
-    ) -> None:
+    def __init__(self, turn: AgentTurn, nodes: "TaskNodes", log: CallLog, context: TaskContext) -> None:
         assert turn.draft is not None, "an attempt is under way"
         self.opinions: dict[str, str] = {}
         """Answers of other agents that were asked, by name."""
         self.extracted: dict[str, ExtractedAnswer] = {}
         """The parts of these answers that were compared with the draft's, by name."""
+        self.verified: dict[str, VerifiedDraft] = {}
+        """Verdicts of judges, by verifier."""
         self.praise = "the answer stands"
         """Why it is accepted."""
         self._turn = turn
         self._draft: Attempt = turn.draft
-        self._pool = pool
+        self._nodes = nodes
+        self._pool = nodes.pool
         self._log = log
         self._context = context
-        self._escalations = escalations
-        self._router = router
+        self._escalations = nodes.escalations
+        self._router = nodes.router
+        self._free: dict[str, Verification] = {}
+        """Results of the verifiers that ask no agent, by look."""
         self._chances: tuple[float | None, float | None] = (None, None)
         """Probabilities that the draft is right, and that the far agent would be; None: they were not weighed."""
         self._weighed: WeighedDraft | None = None
@@ -82,7 +88,7 @@ class Judging:
         is_compared = bool(self._compared)
         p_right, p_far = self._chances
         return {
-            "is_grounded": self.is_grounded,
+            "is_grounded": self._known(GROUNDING),
             "opinions": self.opinions,
             "extracted": self.answer.found if is_compared else None,
             "extracted_opinions": self.extracted,
@@ -90,12 +96,13 @@ class Judging:
             "p_right": p_right,
             "p_far": p_far,
             "weighed": self._weighed,
+            "verified": self.verified,
         }
 
-    @property
-    def is_grounded(self) -> bool | None:
-        """True if tool results support the draft; None if there are no tools, or the task has an output schema."""
-        return is_grounded(self._text, self._messages[:-1]) if self._may_ground else None
+    def _known(self, look: str) -> bool | None:
+        """Return the result of a free verifier; None: it could not tell."""
+        found = self._free.get(look)
+        return None if found is None or not found.signal.measures else bool(found.score)
 
     @property
     def _may_ground(self) -> bool:
@@ -110,7 +117,9 @@ class Judging:
     async def objection(self) -> str | None:
         """Return the reason to let the next agent take over, or None. Raises `ConfigError` for an escalation that was trained for other
         agents or looks."""
-        following = self._pool[self._turn.decision.candidates[self._turn.position + 1]]
+        following = self._following
+        for name, verifier in ((SCHEMA, SchemaVerifier()), (GROUNDING, GroundedVerifier())):
+            self._free[name] = await verifier.verify(self._turn.task, [self._text], self._evidence)
         if following.side is Side.NEAR or self._turn.handle.side is Side.FAR:
             return (await self._fixed())[0]  # the budget chooses once a task, and cards know drafts of near agents
         choice = draft_choice(self._turn, following, self._context, self._router)
@@ -119,6 +128,15 @@ class Judging:
             return (await self._fixed())[0]
         card = self._card(following, is_steered=choice.is_steered)
         return await (self._checked(choice) if card is None else self._learned(card, choice))
+
+    @cached_property
+    def _following(self) -> AgentHandle:
+        """The agent that would take over."""
+        return self._pool[self._turn.decision.candidates[self._turn.position + 1]]
+
+    @cached_property
+    def _evidence(self) -> CandidateEvidence:
+        return CandidateEvidence(self._messages[:-1], self._may_ground, self._context.specs, f"{self._turn.position}")
 
     def _card(self, following: AgentHandle, *, is_steered: bool) -> Escalation | None:
         """Return the escalation that weighs the evidence: the policy's own, or the default one where a budget steers the choice; None: the
@@ -136,7 +154,8 @@ class Judging:
         known = self._escalations[path]
         if not judges_texts(known.card.looks):
             return default
-        known.require(draft=self._turn.handle.name, far=following.name, looks=[*FREE, *others])
+        judges = self._turn.task.policy.evidence.verifiers
+        known.require(draft=self._turn.handle.name, far=following.name, looks=[*FREE, *others, *judges])
         return known
 
     @property
@@ -176,32 +195,27 @@ class Judging:
         return verdict.reason if verdict.escalates else None
 
     async def _fixed(self) -> tuple[str | None, bool | None]:
-        """Apply all checks to the draft: each can reject it by itself; the one that costs something comes last.
+        """Apply all checks to the draft: each can reject it by itself; those that cost something come last.
 
         Return the objection, or None, and whether another agent agrees; None: none was asked.
         """
-        policy = self._turn.task.policy
-        reason = objection(
-            self._text,
-            messages=self._messages[:-1],
-            has_tools=self._may_ground,
-            confidence=self._draft.confidence,
-            minimum_confidence=policy.minimum_confidence,
-        )
-        second = policy.evidence.second_opinion
-        if reason is not None or second is None:
-            return reason, None
-        found = await self._look(second)
-        if found.answer is None:
-            return None, None
-        if found.measures["agrees"]:
-            return None, True
-        return f"{second} answers otherwise: {found.answer.found or self.opinions[second][:80]}", False
+        policy, agrees = self._turn.task.policy, None
+        reason = objection(self._text, confidence=self._draft.confidence, minimum_confidence=policy.minimum_confidence)
+        if reason is None and self._known(GROUNDING) is False:
+            reason = self._free[GROUNDING].because
+        if reason is None and (second := policy.evidence.second_opinion) is not None:
+            found = await self._verified(second)
+            agrees = None if found.signal.answer is None else bool(found.score)
+            reason = None if found.is_accepted else found.because
+        for kind in policy.evidence.verifiers:
+            if reason is None and not (found := await self._verified(kind)).is_accepted:
+                reason = found.because
+        return reason, agrees
 
     async def _learned(self, escalation: Escalation, choice: DraftChoice) -> str | None:
         """Look until a further look is not worth its price any more, with the probabilities as outcomes have corrected them."""
         corrected = self._corrected(escalation)
-        findings = {name: found for name, found in self._free().items() if name in escalation.looks}
+        findings = {name: found for name, found in self._free_findings().items() if name in escalation.looks}
         while True:
             verdict = choice.weigh(corrected, findings)
             if verdict.look is None:
@@ -210,64 +224,89 @@ class Judging:
                 draft, far = escalation.probabilities(findings)
                 self._weighed = WeighedDraft(card=self._card_name, p_draft=draft, p_far=far)
                 return verdict.reason if verdict.action is Action.ESCALATE else None
-            findings[verdict.look] = await self._look(verdict.look)
+            findings[verdict.look] = (await self._verified(verdict.look)).signal
 
-    def _free(self) -> dict[str, Signal]:
+    def _free_findings(self) -> dict[str, Signal]:
         expected = {each.agent: each.estimate for each in self._turn.decision.considered}
         return free_findings(
             self._asked,
             self._text,
             answer=self.answer,
-            is_valid=None if self._turn.task.output_schema is None else True,  # what is not never comes here
-            is_grounded=self.is_grounded,
+            is_valid=self._known(SCHEMA),
+            is_grounded=self._known(GROUNDING),
             confidence=self._draft.confidence,
             probabilities={agent: each.predicted for agent, each in expected.items() if each is not None},
         )
 
-    async def _look(self, name: str) -> Signal:
-        """Ask another agent for a second opinion. Return an empty finding if it gives none."""
-        text = await self._ask(near_agent(self._pool, name))
-        if text is None:
-            return Signal()
-        # Open-ended texts are embedded, which takes some time, and the first time loads a model.
-        opinion = partial(text_opinion, self.answer, text, self._asked, schema=self._turn.task.output_schema)
-        found = await anyio.to_thread.run_sync(opinion)
-        assert found.answer is not None, "a second opinion has an answer, be it empty"
-        self._compared.append(found.answer)
-        if found.answer.found is not None:
-            self.extracted[name] = found.answer.found
+    async def _verified(self, name: str) -> Verification:
+        """Ask a verifier by its name: a kind of verdict, or the near agent that gives a second opinion. One that cannot be had speaks
+        neither for nor against the draft."""
+        kinds = self._turn.task.policy.evidence.verifiers
+        try:
+            return await (self._judged(VerifierKind(name)) if name in kinds else self._compared_with(near_agent(self._pool, name)))
+        except FALLBACK_ERRORS as error:  # on record as a failed call
+            return Verification(UNDECIDED, str(error))
+
+    async def _compared_with(self, handle: AgentHandle) -> Verification:
+        """Ask a near agent for a second opinion."""
+        asked = AskedAgent(handle, self._log, "second_opinion")
+        verifier = AgreementVerifier(asked, is_again=handle is self._turn.handle)
+        found = await verifier.verify(self._turn.task, [self._text], self._evidence)
+        assert found.signal.answer is not None, "a second opinion has an answer, be it empty"
+        self.opinions[handle.name] = verifier.said
+        self._compared.append(found.signal.answer)
+        if found.signal.answer.found is not None:
+            self.extracted[handle.name] = found.signal.answer.found
         return found
 
-    async def _ask(self, handle: AgentHandle) -> str | None:
-        """Return another agent's answer to the same conversation, without tool calls; None if it fails."""
-        try:
-            agent = await handle.open()
-            reply = await self._log.ask(handle, self._request(handle, agent.card), role="second_opinion")
-        except FALLBACK_ERRORS:
-            return None  # on record as a failed call; a look that could not be had speaks neither for nor against the draft
-        self.opinions[handle.name] = reply.text
-        return reply.text
-
-    def _request(self, handle: AgentHandle, card: AgentCard) -> StepRequest:
-        """Return a request with the conversation up to the draft. Tools are shown, since their calls stand in it, and none may be
-        called. A general model is asked to mark its answer; models of a single world, as the shipped ones, know no such words."""
-        task = self._turn.task
-        messages = self._messages[:-1]
-        return step_request(
-            task,
-            with_answer_line(messages) if card.world is None and task.output_schema is None else messages,
-            f"{self._turn.position}/opinion/{handle.name}",
-            tools=self._context.specs if card.capabilities.tools else (),
-            tool_choice=ToolChoice.NONE,
-            output_schema=task.output_schema,
-            temperature=second_sample_temperature(task.policy.temperature, handle, self._turn.handle),
+    async def _judged(self, kind: VerifierKind) -> Verification:
+        """Ask the judge for its verdict, corrected by the outcomes of earlier ones."""
+        task, handle = self._turn.task, self._judge
+        correction = self._router.outcomes.card_correction(verdicts_of(kind))
+        verifier = JudgeVerifier(
+            AskedAgent(handle, self._log, kind),
+            lambda raw: correction.corrected(handle.name, task.task_class, raw).probability if task.policy.router.learn else raw,
+            self._points(kind),
         )
+        found = await verifier.verify(task, [self._text], self._evidence)
+        if found.raw is not None:
+            self.verified[kind] = VerifiedDraft(
+                judge=handle.name,
+                raw=found.raw,
+                score=found.score,
+                because=found.because,
+                dollars=found.cost.dollars,
+                seconds=found.cost.seconds,
+            )
+        return found
+
+    @property
+    def _judge(self) -> AgentHandle:
+        """The agent that gives verdicts. Raises `ConfigError` for an unknown one."""
+        name = self._turn.task.policy.evidence.judge
+        found = self._following if name is None else next((handle for handle in self._pool if handle.name == name), None)
+        if found is None:
+            raise ConfigError(f"there is no agent {name!r} to judge drafts", hint="[policy.evidence] judge names an agent")
+        return found
+
+    def _points(self, kind: VerifierKind) -> Points | None:
+        if kind is VerifierKind.PRIOR_FIRST:
+            opening = value_of(Label, self._turn.state["opening"])
+            writers = dict.fromkeys((self._following, self._judge))
+            asked = [AskedAgent(handle, self._log, "prior", opening) for handle in writers]
+            return PriorPoints(self._nodes.priors, asked, self._context.specs)
+        return self._faults if kind is VerifierKind.RUBRIC else None
+
+    async def _faults(self, task: Task) -> list[str]:
+        """Return that the faults which reports have named are absent, as points for the judge."""
+        found = self._router.outcomes.reported_faults(task.task_class, public_only=self._judge.side is Side.FAR)
+        return [f"It is free of an earlier fault: {fault}" for fault in found]
 
 
 async def judged(turn: AgentTurn, draft: Attempt, nodes: "TaskNodes", context: TaskContext, runtime: TaskRuntime) -> TaskState:
     """Let the evidence decide about the answer of the `draft`: it stands, or the next agent takes over."""
     log = CallLog(turn.state, runtime)
-    judging = Judging(turn, nodes.pool, log, context, nodes.escalations, nodes.router)
+    judging = Judging(turn, nodes, log, context)
     reason = await judging.objection()
     draft = draft.model_copy(update=judging.findings)
     if reason is None:
@@ -293,8 +332,3 @@ def near_agent(pool: AgentPool, name: str) -> AgentHandle:
     if found is None:
         raise ConfigError(f"there is no agent {name!r} on this device to give a second opinion", hint="[other_near.NAME] adds one")
     return found
-
-
-def second_sample_temperature(temperature: float | None, handle: AgentHandle, drafted: AgentHandle) -> float | None:
-    """Return the temperature at which an agent gives its opinion: raised if it is the one that drafted."""
-    return max(temperature or 0.0, _SECOND_SAMPLE_TEMPERATURE[handle.side]) if handle is drafted else temperature

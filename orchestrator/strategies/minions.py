@@ -33,7 +33,7 @@ from ..agents.pool import AgentHandle
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.policy import MinionsConfig
 from ..task.results import Attempt, Call
-from ..task.task import Task, read_output
+from ..task.task import Task, read_output, task_text
 from .calls import CallLog, TaskGraphBuilder, TaskRuntime, add_node, emit
 from .panel import Answered, Panel, Question, attempt_with
 from .prompts import (
@@ -49,7 +49,6 @@ from .prompts import (
     read_request,
 )
 from .state import TaskContext, TaskState, as_json, step_request, value_of
-from .supervised import task_text
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes

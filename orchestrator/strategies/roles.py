@@ -20,8 +20,9 @@ from ..task.roles import PREFIX, HandOff, RolesWork, Team
 from ..task.task import Task
 from ..task.tools import Tool
 from .calls import CallLog, TaskGraphBuilder, TaskRuntime, add_node, emit
-from .state import Json, TaskContext, TaskState, as_json, done_note, label_of, said_since, value_of
+from .state import Json, TaskContext, TaskState, as_json, label_of, outcomes_of, said_since, value_of
 from .subtasks import RunningParts, part_key
+from .tool_calls import done_note
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes
@@ -146,7 +147,7 @@ def _told_of_lost(conversation: Sequence[Message], final: Json) -> list[Message]
     """Return the conversation, with a note behind its prompt of what attempts that failed have done: their own words are dropped."""
     told = [call for message in final["messages"] for call in message["tool_calls"]]
     lost = [outcome for outcome in final["tool_calls"] if outcome["call"] not in told]
-    note = done_note({"tool_calls": lost, "label": final["label"]}, may_read=True)
+    note = done_note(outcomes_of({"tool_calls": lost}), label_of({"label": final["label"]}), may_read=True)
     place = max(index for index, message in enumerate(conversation) if message.role == "user")
     prompt = conversation[place].with_text(f"{conversation[place].text}\n\n{note}") if note else conversation[place]
     return [*conversation[:place], prompt, *conversation[place + 1 :]]

@@ -2,7 +2,6 @@
 them: how private the data of a conversation, and of the world that the tools act on, are, and whether untrusted content is in them.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -11,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar
 import anyio
 from pydantic import BaseModel
 
-from ...protocols import Message, Side, StepRequest, ToolResult, ToolSpec
+from ...protocols import Effort, Message, Side, StepRequest, ToolResult, ToolSpec
 from ...protocols.items import Tier
 from ...protocols.steps import Value
 from ..agents.pool import AgentHandle
 from ..budgets.account import Account
 from ..memory.provenance import Recollection
+from ..routing.efforts import Efforts
 from ..runs.tool_calls import ActionCount
 from ..safety.guard import CallContext, TrustedHistory, initial_label
 from ..safety.placeholders import map_message_texts
@@ -224,7 +224,7 @@ def step_request(task: Task, messages: Sequence[Message], key: str, **fields: An
     usual = {
         "max_output_tokens": policy.maximum_output_tokens,
         "temperature": policy.temperature,
-        "effort": policy.effort,
+        "effort": policy.effort if isinstance(policy.effort, Effort) else None,
         "timeout": policy.attempt_timeout,
         "sensitivity": policy.sensitivity,
     }
@@ -240,47 +240,6 @@ def recursion_limit(policy: Policy, *, agents: int) -> int:
 def label_of(state: TaskState) -> Label:
     """Return the label of all that any agent of the run has been told."""
     return value_of(Label, state["label"]) if "label" in state else OPEN
-
-
-_LONGEST: Final = 500
-"""Characters of arguments, and of a result, that the next agent is told."""
-_DONE: Final = "Agents before you worked on this task. Their tool calls stay done. Do not make them again unless the task needs it twice."
-_WITHHELD: Final = "arguments and result stay on the user's device"
-
-
-def done_note(state: TaskState, *, may_read: bool) -> str:
-    """Return what the next agent is told of the tool calls before it; empty where none may have changed anything.
-
-    `may_read`: it may be told all that the run has seen; else it is told the tools' names alone.
-    """
-    made = [value_of(ToolOutcome, outcome) for outcome in state["tool_calls"]]
-    acts = [outcome for outcome in made if outcome.may_have_acted]
-    label = label_of(state)
-    return "\n".join([_DONE, *(_line(act, label) if may_read else _name(act) for act in acts)]) if acts else ""
-
-
-def told_of(outcomes: Sequence[ToolOutcome], label: Label) -> str:
-    """Return one line for each call that may have changed something."""
-    return "\n".join(_line(outcome, label) for outcome in outcomes if outcome.may_have_acted)
-
-
-def _line(act: ToolOutcome, label: Label) -> str:
-    arguments = json.dumps(act.call.arguments, ensure_ascii=False)
-    result = ToolResult(call_id=act.call.id, name=act.call.name, content=_cut(f"{act.call.name}({_cut(arguments)}): {act.result}", 2))
-    told = result.content if label.integrity is Integrity.TRUSTED else quote_data(result).content
-    return f"- {_state(act)}: {told}"
-
-
-def _name(act: ToolOutcome) -> str:
-    return f"- {_state(act)}: {act.call.name}; its {_WITHHELD}"
-
-
-def _state(act: ToolOutcome) -> str:
-    return act.outcome.replace("unknown", "outcome unknown")
-
-
-def _cut(text: str, times: int = 1) -> str:
-    return text if len(text) <= times * _LONGEST else f"{text[: times * _LONGEST]}..."
 
 
 class Keeping(Protocol):
@@ -314,6 +273,8 @@ class TaskContext:
     """Held while the tools of one message run, where several runs side by side must not race in one world."""
     ahead: "LookAhead | None" = None
     """The steps that near has proposed ahead of far; None: nothing runs ahead."""
+    efforts: Efforts | None = None
+    """How long steps usually reason; None: an effort that is a share of that changes nothing."""
     account: Account | None = None
     """The task's budget account; None if the graph runs by itself in another app."""
     plans: "PlanCache | None" = None
@@ -382,6 +343,11 @@ def as_told(standing: CallContext, handle: AgentHandle, state: TaskState, contex
     ]
     chosen = standing.chosen.model_copy(update={"plan": hide(standing.chosen.plan)})
     return replace(standing, conversation=conversation, chosen=chosen, hide=hide)
+
+
+def outcomes_of(state: TaskState) -> list[ToolOutcome]:
+    """Return the outcomes of the run's tool calls so far."""
+    return [value_of(ToolOutcome, outcome) for outcome in state["tool_calls"]]
 
 
 def seen_by(side: Side, state: TaskState) -> Label:

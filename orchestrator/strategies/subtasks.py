@@ -41,18 +41,17 @@ from ..task.labels import OPEN, Chosen, Integrity, Label, join_labels
 from ..task.policy import Policy, SubtasksConfig
 from ..task.results import Attempt, Call, ToolOutcome
 from ..task.routing_policy import FALLBACK_ERRORS, AmountsConfig, LimitsConfig
-from ..task.task import Task, read_output
+from ..task.task import Task, read_output, task_text
 from ..util.runtime import run_cancellable
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, show
 from .panel import Answered, Panel, Question, attempt_with
 from .prompts import SUBTASKS_SCHEMA, SubtaskResult, aggregate_request, json_answer_note, plan_subtasks_request, with_results
-from .state import Json, TaskContext, TaskState, as_json, chosen_by_plan, label_of, recursion_limit, told_of, value_of
+from .state import Json, TaskContext, TaskState, as_json, chosen_by_plan, label_of, recursion_limit, value_of
 from .subtasks_plan import Shares, SubtaskPlan, read_plan, run_as_ready
-from .supervised import task_text
+from .tool_calls import told_of
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes
-
 
 _KEEPS_NOTHING = {"__pregel_durability": "async"}
 """Else LangGraph has a part wait, as the whole does, for checkpoints to be kept that a part has none of, and fails."""

@@ -14,36 +14,26 @@ from ...protocols import (
     InvalidOutput,
     Message,
     NearfarError,
-    Side,
     StepReply,
-    StepRequest,
     ToolCall,
-    ToolChoice,
     ToolResult,
 )
 from ...protocols.steps import Value
-from ..agents.pool import AgentHandle
 from ..task.decisions import RouteDecision
 from ..task.events import SupervisorSpoke
+from ..task.labels import Label
 from ..task.modes import Strategy
 from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import Task, transcript
-from .calls import CallLog, TaskRuntime, emit, warn_of_refusal
-from .failing import give_up
-from .prompts import (
-    NOT_YET_RUN,
-    SupervisorVerdict,
-    adapt_plan_request,
-    plan_problem,
-    plan_request,
-    read_verdict,
-    verify_plan_request,
-    verify_progress_request,
-)
-from .state import TaskState, as_json, chosen_by_plan, label_of, opening, step_request, value_of
+from ..task.task import Task, task_text
+from .calls import CallLog, TaskRuntime, emit
+from .failing import give_up, warn_of_refusal
+from .planning import Planning, supervision_request, supervisor_of
+from .prompts import NOT_YET_RUN, SupervisorVerdict, read_verdict, verify_plan_request, verify_progress_request, with_points
+from .state import TaskState, as_json, chosen_by_plan, label_of, opening, value_of
 from .turn import AgentTurn, after_calls, after_step, asked_with_less, is_accepted
+from .verifying import AskedAgent, PriorPoints
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes
@@ -156,10 +146,6 @@ def _words(messages: Sequence[Message]) -> set[str]:
     prompts = [message.text for message in messages if message.role in ("user", "system")]
     results = [result.content for result in _results(messages) if not result.is_error]
     return set(_WORD.findall(" ".join([*prompts, *results]).casefold()))
-
-
-_PLAN_TRIES = 2
-"""A reply that is no plan is asked for once more."""
 
 
 class Watch(Value):
@@ -289,9 +275,9 @@ class SupervisorNodes:
         doubt = view.doubt()
         reasons = [*state["reasons"], doubt] if doubt is not None else state["reasons"]
         try:
-            plan, problems = await self._planned(view, log, runtime)
+            plan, problems = await Planning(self._nodes, view, log, runtime).plan()
         except FALLBACK_ERRORS as error:
-            warn_of_refusal(self._supervisor(view).name, error, role="plan")
+            warn_of_refusal(supervisor_of(self._nodes, view).name, error, role="plan")
             plan, problems = (
                 "",
                 [f"{view.decision.supervisor} could not plan: {type(error).__name__}: {error}; {view.executor} goes on alone"],
@@ -314,7 +300,7 @@ class SupervisorNodes:
         try:
             judgement = await self._judged(view, log, cause, runtime)
         except FALLBACK_ERRORS as error:
-            warn_of_refusal(self._supervisor(view).name, error, role="verify")
+            warn_of_refusal(supervisor_of(self._nodes, view).name, error, role="verify")
             reason = f"{view.decision.supervisor} could not check turn {state['acted']}: {type(error).__name__}: {error}"
             return {**view.alone(reason), "calls": log.as_json}
         after = _after(view, judgement)
@@ -330,7 +316,7 @@ class SupervisorNodes:
         try:
             judgement = await self._judged(view, log, "act", runtime) if view.is_on else None
         except FALLBACK_ERRORS as error:
-            warn_of_refusal(self._supervisor(view).name, error, role="verify")
+            warn_of_refusal(supervisor_of(self._nodes, view).name, error, role="verify")
             problem, judgement = error, None
         if judgement is not None and judgement.verdict is not Verdict.UNREADABLE:
             return {**_after(view, judgement, is_binding=True), "act_doubt": None, "calls": log.as_json}
@@ -338,54 +324,18 @@ class SupervisorNodes:
         ended = turn.reject(f"{doubt}{why}", runtime) if turn.has_successor else give_up(turn, problem, runtime)
         return {**ended, "calls": log.as_json}
 
-    async def _planned(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> tuple[str, list[str]]:
-        """Return the plan, or nothing and the reason for it."""
-        recalled = await self._recalled(view, log, runtime)
-        if recalled:
-            return recalled, ["the plan is that of an earlier task of the same intent"]
-        messages = plan_request(task_text(view.task))
-        problem = None
-        for number in range(_PLAN_TRIES):
-            said = ""
-            try:
-                request = await self._request(self._supervisor(view), view, messages, f"plan/{number}", runtime)
-                reply = await log.ask(self._supervisor(view), request, role="plan")
-                said = reply.text.strip()
-                problem = plan_problem(reply, longest=view.policy.maximum_guidance)
-                emit(runtime, SupervisorSpoke(agent=self._supervisor(view).name, text=reply.text))
-            except InvalidOutput as error:
-                problem = error.message
-            if problem is None:
-                return said, []
-            messages = (*messages, *_objection(said, problem))
-        return "", [f"{view.decision.supervisor} gave no plan that can be used ({problem}); {view.executor} works without one"]
-
-    async def _recalled(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> str:
-        """Return the plan of an earlier task, where the executor on this device can fit it to what this one names; else nothing."""
-        context = self._nodes.context(runtime)
-        found = None if context.plans is None else await context.plans.recall(view.task, context.tools)
-        executor = self._nodes.pool[view.executor]
-        if found is None or found.is_complete:
-            return "" if found is None else found.plan
-        if executor.side is not Side.NEAR:
-            return ""
-        try:
-            request = await self._request(executor, view, adapt_plan_request(task_text(view.task), found.plan), "adapt", runtime)
-            reply = await log.ask(executor, request, role="adapt")
-        except FALLBACK_ERRORS:
-            return ""  # on record as a failed call; the plan is made again
-        return "" if plan_problem(reply, longest=view.policy.maximum_guidance) else reply.text.strip()
-
     async def _judged(self, view: Oversight, log: CallLog, cause: Cause | None, runtime: TaskRuntime) -> SupervisorVerdict:
         state, shadow = view.state, view.policy.shadow and cause != "act"
         strategy, longest = view.decision.strategy, view.policy.maximum_guidance
-        supervisor = self._supervisor(view)
+        supervisor = supervisor_of(self._nodes, view)
 
         def reading(reply: StepReply) -> Verdict:
             return read_verdict(reply, strategy=strategy, longest=longest).verdict
 
+        points = await self._prior(view, log, runtime) if view.policy.prior else ()
+
         async def ask(work: Sequence[Message], key: str) -> StepReply:
-            request = await self._request(supervisor, view, _check_request(view, work, cause), key, runtime)
+            request = await supervision_request(self._nodes, view, supervisor, _check_request(view, work, cause, points), key, runtime)
             return await log.ask(supervisor, request, role="verify", turn=state["acted"], cause=cause, shadow=shadow, reading=reading)
 
         try:
@@ -400,17 +350,11 @@ class SupervisorNodes:
         )
         return judgement
 
-    def _supervisor(self, view: Oversight) -> AgentHandle:
-        assert view.decision.supervisor is not None, "the graph leads here only where there is a supervisor"
-        return self._nodes.pool[view.decision.supervisor]
-
-    async def _request(
-        self, handle: AgentHandle, view: Oversight, messages: Sequence[Message], key: str, runtime: TaskRuntime
-    ) -> StepRequest:
-        """Return a request to the supervisor. It shows the executor's tools, if the agent takes tools at all, and allows none of them."""
-        agent = await handle.open()
-        tools = self._nodes.context(runtime).specs if agent.card.capabilities.tools else ()
-        return step_request(view.task, messages, key, tools=tools, tool_choice=ToolChoice.NONE)
+    async def _prior(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> Sequence[str]:
+        """Return what must be true of a right outcome. Raises `ConfigError` if the supervisor reads no such points."""
+        asked = AskedAgent(supervisor_of(self._nodes, view), log, "prior", value_of(Label, view.state["opening"]))
+        await asked.require_reader()
+        return await PriorPoints(self._nodes.priors, [asked], self._nodes.context(runtime).specs)(view.task)
 
 
 def _planned_start(view: Oversight, plan: str) -> TaskState:
@@ -451,16 +395,8 @@ def after_tools(state: TaskState) -> str:
     return "verify" if not is_accepted(state) and Oversight(state).cause() is not None else "act"
 
 
-def task_text(task: Task) -> str:
-    """Return the task as text for the supervisor: the prompt or, for a longer conversation, a transcript with roles."""
-    if len(task.messages) == 1:
-        return task.messages[0].text
-    said = ((message.role, transcript([message])) for message in task.messages)
-    return "\n".join(f"{role}: {text}" for role, text in said if text)
-
-
-def _check_request(view: Oversight, work: Sequence[Message], cause: Cause | None) -> tuple[Message, ...]:
-    text, guidance = task_text(view.task), view.state["guidance"]
+def _check_request(view: Oversight, work: Sequence[Message], cause: Cause | None, points: Sequence[str]) -> tuple[Message, ...]:
+    text, guidance = with_points(task_text(view.task), points), view.state["guidance"]
     request = verify_plan_request if view.decision.strategy is Strategy.PEVR else verify_progress_request
     *before, last = request(text, guidance, work)
     return (*before, Message.user(f"{last.text}\n\n{NOT_YET_RUN}")) if cause == "act" else (*before, last)
@@ -490,9 +426,3 @@ def _after(view: Oversight, judgement: SupervisorVerdict, *, is_binding: bool = 
         return checked
     reason = f"the verdict of {view.decision.supervisor} on turn {state['acted']} was unreadable ({judgement.problem}), so the work went on"
     return {**checked, "reasons": [*state["reasons"], reason]}
-
-
-def _objection(said: str, problem: str) -> tuple[Message, ...]:
-    """Return the supervisor's unusable reply, and a request to reply again."""
-    again = Message.user(f"Your last reply could not be used: {problem}. Reply again.")
-    return (Message.assistant(said), again) if said else (again,)

@@ -1,5 +1,6 @@
 """The tool calls of one message: check them, ask for approval, run them side by side, and label their results."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -11,13 +12,15 @@ import anyio
 from ...protocols import ApprovalRequest, NearfarError, PrivacyViolation, ToolCall, ToolResult
 from ...protocols.items import Tier
 from ..runs.ledger import AskedCall
-from ..runs.tool_calls import ActionCount, Occurrence, Occurrences, Overdue, run_unrecorded
+from ..runs.tool_calls import ActionCount, Occurrence, Occurrences, Overdue, canonical_arguments, mark_looked_up, run_unrecorded
 from ..safety.guard import CallContext, Decision, Guard
 from ..safety.placeholders import Placeholders
+from ..safety.plan_matching import quote_data
 from ..task.labels import OPEN, Integrity, Label, join_labels, may_go
 from ..task.results import ToolOutcome
 from ..task.roles import HandOff
 from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of, run_tool_call
+from ..util.json_text import canonical, in_one_form
 
 _UNTOLD: Final = "this call with placeholders was not allowed; why not stays on the user's device"
 _CUT_OFF: Final = f"{UNKNOWN}the work ended while the tool ran"
@@ -30,6 +33,34 @@ class Kept(Protocol):
     async def take(self, call: ToolCall, tool: Tool) -> str | None:
         """Return the result of an equal look-up; None: there is none."""
         ...
+
+
+class OwnResults:
+    """Results of a run's own look-ups, of tools that read nothing which changes while the run lasts: an equal call is not made again.
+
+    Texts in the arguments are equal but for case, spaces and the mark at their end. The results live in this process: a resumed run begins
+    without them.
+    """
+
+    def __init__(self, tools: Sequence[str]) -> None:
+        self._tools = frozenset(tools)
+        self._found: dict[str, ToolResult] = {}
+
+    def find(self, call: ToolCall, tool: Tool) -> ToolResult | None:
+        """Return the marked result of an equal earlier call; None: there is none."""
+        found = self._found.get(self._key(call, tool)) if self._covers(tool) else None
+        return None if found is None else mark_looked_up(call, found)
+
+    def keep(self, call: ToolCall, tool: Tool, result: ToolResult) -> None:
+        """Keep a result, unless it is an error: a look-up that failed may be tried again."""
+        if self._covers(tool) and not result.is_error:
+            self._found[self._key(call, tool)] = result
+
+    def _covers(self, tool: Tool) -> bool:
+        return tool.name in self._tools and tool.declared.effect is Effect.READ
+
+    def _key(self, call: ToolCall, tool: Tool) -> str:
+        return canonical((tool.name, in_one_form(json.loads(canonical_arguments(call, tool)))))
 
 
 class Effects(Protocol):
@@ -62,6 +93,8 @@ class ToolChecks:
     placeholders: Placeholders | None = None
     kept: Kept | None = None
     """Results of look-ups that were made ahead of the calls."""
+    own_results: OwnResults | None = None
+    """Results of look-ups that the run has made before."""
     overdue: Overdue = field(default_factory=Overdue)
     """Calls that ran past their limits, if no ledger is kept."""
     denied: set[str] = field(default_factory=set)
@@ -349,6 +382,16 @@ class ToolCalls:
             return await run_tool_call(call, self._tools)
         occurrence = planned.occurrence
         assert occurrence is not None, "the call was cleared"
+        if checks.own_results is not None and (found := checks.own_results.find(call, tool)) is not None:
+            return found
+        result = await self._made(call, tool, occurrence)
+        if checks.own_results is not None:
+            checks.own_results.keep(call, tool, result)
+        return result
+
+    async def _made(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:
+        """Make the call, or take the result of an equal one that was made ahead or by an earlier process."""
+        checks = self._checks
         if checks.kept is not None and (known := await checks.kept.take(call, tool)) is not None:
             return ToolResult(call_id=call.id, name=call.name, content=known)
         if checks.effects is None:
@@ -377,3 +420,44 @@ def record_outcomes(agent: str, calls: ToolCalls, told: list[ToolOutcome] | None
         outcomes += [planned.outcome(agent) for planned in calls.planned]
         if told is not None:
             told.extend(outcomes)
+
+
+_LONGEST: Final = 500
+"""Characters of arguments, and of a result, that the next agent is told."""
+_DONE: Final = "Agents before you worked on this task. Their tool calls stay done. Do not make them again unless the task needs it twice."
+_WITHHELD: Final = "arguments and result stay on the user's device"
+
+
+def done_note(made: Sequence[ToolOutcome], label: Label, *, may_read: bool) -> str:
+    """Return what the next agent is told of the tool calls `made` before it; empty where none may have changed anything.
+
+    Args:
+        label: of all that the run has seen.
+        may_read: it may be told all of that; else it is told the tools' names alone.
+    """
+    acts = [outcome for outcome in made if outcome.may_have_acted]
+    return "\n".join([_DONE, *(_line(act, label) if may_read else _name(act) for act in acts)]) if acts else ""
+
+
+def told_of(outcomes: Sequence[ToolOutcome], label: Label) -> str:
+    """Return one line for each call that may have changed something."""
+    return "\n".join(_line(outcome, label) for outcome in outcomes if outcome.may_have_acted)
+
+
+def _line(act: ToolOutcome, label: Label) -> str:
+    arguments = json.dumps(act.call.arguments, ensure_ascii=False)
+    result = ToolResult(call_id=act.call.id, name=act.call.name, content=_cut(f"{act.call.name}({_cut(arguments)}): {act.result}", 2))
+    told = result.content if label.integrity is Integrity.TRUSTED else quote_data(result).content
+    return f"- {_state(act)}: {told}"
+
+
+def _name(act: ToolOutcome) -> str:
+    return f"- {_state(act)}: {act.call.name}; its {_WITHHELD}"
+
+
+def _state(act: ToolOutcome) -> str:
+    return act.outcome.replace("unknown", "outcome unknown")
+
+
+def _cut(text: str, times: int = 1) -> str:
+    return text if len(text) <= times * _LONGEST else f"{text[: times * _LONGEST]}..."

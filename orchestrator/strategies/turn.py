@@ -43,7 +43,8 @@ from ..task.task import Task, read_output
 from ..task.tools import Effect
 from ..task.turns import CallerTools
 from .calls import CallLog, TaskRuntime, emit, is_heard
-from .state import Json, TaskContext, TaskState, as_json, done_note, fresh_start, label_of, step_request, value_of
+from .state import Json, TaskContext, TaskState, as_json, fresh_start, label_of, outcomes_of, step_request, value_of
+from .tool_calls import done_note
 
 
 class AgentTurn:
@@ -262,7 +263,7 @@ class AgentTurn:
         if outcome == "accepted":
             return ended
         following = self.position + 1
-        done = done_note(self.state, may_read=self._may_hear_all(following))
+        done = done_note(outcomes_of(self.state), label_of(self.state), may_read=self._may_hear_all(following))
         return {**ended, **fresh_start(self.task, position=following, guidance=self.state["guidance"], done=done)}
 
     def _may_hear_all(self, position: int) -> bool:

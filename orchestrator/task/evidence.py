@@ -60,6 +60,23 @@ class ActLook(Value):
     """Why the calls were not to run before another agent was asked; None: they were let run."""
 
 
+class VerifiedDraft(Value):
+    """A judge's verdict on a draft."""
+
+    judge: str
+    """Name of the agent that judged it."""
+    raw: float = Field(ge=0, le=1)
+    """Its probability that the draft is right."""
+    score: float = Field(ge=0, le=1)
+    """The same, corrected by the outcomes that were reported before."""
+    because: str = ""
+    """The reason; empty in logs, as it may repeat words of the task."""
+    dollars: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Cost of the verdict."""
+    seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Time that it took."""
+
+
 class WeighedDraft(Value):
     """A card's probabilities about a draft, before outcomes corrected them."""
 

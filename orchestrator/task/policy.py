@@ -25,6 +25,7 @@ from .rules import Rule
 FindingType = Literal[
     "email", "card", "iban", "ssn", "national_id", "phone", "ip", "key", "birth_date", "address", "url", "person", "place", "group"
 ]  # fmt: skip
+EffortShare = Annotated[float, Field(ge=0.1, le=2)]
 PartStrategy = Literal[Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE, Strategy.PEVR, Strategy.EVA]
 _Section = TypeVar("_Section", bound=Value)
 
@@ -45,8 +46,8 @@ class AutoConfig(Value):
     dollars_per_point: float = Field(default=0.01, gt=0)
     """US dollars per task worth spending for one more point of score, a hundredth of a perfect answer."""
     explore_share: float = Field(default=0.0, ge=0, le=1)
-    """Largest share of tasks, 0 to 1, that may be served by another configuration than the best known one, to learn about it; 0: the same
-    outcomes always give the same choice.
+    """Largest share of tasks, 0 to 1, that may be served by another configuration than the best known one, to learn about it: each of them
+    once in each class of tasks, and then by chance. 0: the same outcomes always give the same choice.
     """
     minimum_familiarity: float = Field(default=0.5, ge=0, le=1)
     """Share of a prompt's words, 0 to 1, that a class of tasks must have seen before for the prompt to count as one of them."""
@@ -182,12 +183,13 @@ class SubtasksConfig(Value):
 class SpeculateConfig(Value):
     """How far the near agent runs ahead in `speculate`: the `[policy.speculate]` section of nearfar.toml."""
 
-    thrift: float = Field(default=0.4, ge=0, le=1)
+    thrift: float = Field(default=0.5, ge=0, le=1)
     """Weight of dollars against time, 0 to 1: at 0 near runs as far ahead as it may, at 1 not at all."""
     maximum_ahead: int = Field(default=8, ge=1, le=32)
     """Most steps that near is ahead of far, 1 to 32: as many far calls may be under way beyond the one that counts."""
     learn: bool = True
-    """Learn from each proposal how often near and far agree after each tool, and go ahead accordingly."""
+    """Learn from each proposal how often far confirms one that near is as sure of, and go ahead accordingly. `[policy.router] log` keeps
+    that for later processes."""
     tools: tuple[str, ...] = ()
     """External read-only tools, as those of MCP servers, that may run ahead of far. Those of the app may without being named."""
 
@@ -243,6 +245,10 @@ class SupervisionConfig(Value):
     """In `pevr`, confidence of the executor's first step, 0 to 1, below which the step is dropped and the task is planned first; an unknown
     confidence is low. None: every task is planned before the first step.
     """
+    draft_plan_above: float | None = Field(default=None, ge=0, le=1)
+    """In `pevr`, confidence, 0 to 1, from which a near executor's own draft of the plan is used, if it names all that the task names and
+    does not repeat itself. Else the supervisor plans. An unknown confidence is 0. None: no draft is made.
+    """
     interval: Annotated[PositiveInt | None, BeforeValidator(_none_in_words)] = 8
     """Turns between two scheduled checks (Tv in arXiv 2605.30102); None, in TOML "none": only triggers cause checks."""
     triggers: tuple[Trigger, ...] = ()
@@ -257,6 +263,8 @@ class SupervisionConfig(Value):
     """Confidence of a step, 0 to 1, below which it is low."""
     maximum_guidance: int = Field(default=4000, gt=0)
     """Most characters of a plan, or of a summary with advice; a longer one is not used."""
+    prior: bool = False
+    """Have the supervisor write what must be true of a right outcome before it sees any work, once a kind of task, and check by that."""
     shadow: bool = False
     """Record verdicts and change nothing, to measure how often the supervisor is wrong."""
 
@@ -321,13 +329,18 @@ class Policy(Value):
     """
     maximum_turns: int = Field(default=16, gt=0)
     """Most steps of one agent on one task."""
+    unchanging_tools: tuple[str, ...] = ()
+    """Names of read-only tools, such as a search, that read nothing which changes while a run lasts. An equal call is not made again: the
+    agent is given the first one's result, with a note.
+    """
     maximum_hand_offs: int = Field(default=8, ge=0, le=100)
     """Most hand-offs between roles on one task, 0 to 100; the role that the last one leads to has to answer."""
     temperature: float | None = Field(default=None, ge=0, le=2)
     """Sampling temperature of each step, 0 to 2; 0 always takes the likeliest token. None: 0 for near agents, the provider's default for
     far ones."""
-    effort: Effort | None = None
-    """How long models think in each step; None: the agent's configuration decides, else the model's own default."""
+    effort: Effort | EffortShare | None = None
+    """How long models think in each step: a level, or a share of what is usual for the agent, the class of the task and the length of the
+    prompt, 0.1 to 2.0. None: the agent's configuration decides, else the model's own default."""
     maximum_output_tokens: int | None = Field(default=None, gt=0)
     """Most tokens of each step's output; None: the agent's own limit."""
     rules: tuple[Rule, ...] = ()

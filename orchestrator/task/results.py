@@ -6,10 +6,22 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, field_serializer
 
-from ...protocols import AgentCard, BudgetExceeded, EnergySource, FinishReason, Message, Performance, Side, TokenLogprob, ToolCall, Usage
+from ...protocols import (
+    AgentCard,
+    BudgetExceeded,
+    Effort,
+    EnergySource,
+    FinishReason,
+    Message,
+    Performance,
+    Side,
+    TokenLogprob,
+    ToolCall,
+    Usage,
+)
 from ...protocols.steps import Value
 from .decisions import RouteDecision, SelectionDecision
-from .evidence import ActLook, Arbitration, ExtractedAnswer, WeighedDraft
+from .evidence import ActLook, Arbitration, ExtractedAnswer, VerifiedDraft, WeighedDraft
 from .labels import Label, RecalledItem
 from .policy import Cause, Verdict
 from .tools import Effect
@@ -76,6 +88,8 @@ class Attempt(Value):
     """The card's own probabilities; None: no card has weighed it."""
     arbitration: Arbitration | None = None
     """The far agent's verdict on it; None: it was not escalated, or no card has weighed it."""
+    verified: Mapping[str, VerifiedDraft] = {}
+    """Verdicts of judges on it, by the verifier: `outcome`, `prior_first`, `rubric`."""
     acts: tuple[ActLook, ...] = ()
     """Looks at calls of tools that change something, before they ran."""
     extracted: ExtractedAnswer | None = None
@@ -84,6 +98,17 @@ class Attempt(Value):
     """The parts of the second opinions that it was compared with."""
     cluster_share: float | None = None
     """Share of the draft and the second opinions that say the same as the draft; None: there were no opinions."""
+
+
+class AskedReasoning(Value):
+    """How long a step was asked to reason, by a policy whose effort is a share of what is usual."""
+
+    tokens: float | None = None
+    """Tokens that the share comes to; None: what is usual was not known yet."""
+    most: int | None = None
+    """Tokens after which it had to answer; None: no limit."""
+    level: Effort | None = None
+    """Level of effort in place of the agent's own; None: that one."""
 
 
 class Call(Value):
@@ -128,6 +153,8 @@ class Call(Value):
     """Why the model stopped; None: the call failed."""
     stop: str | None = None
     """The stop sequence that ended the text; None: none did, or the agent does not tell."""
+    reasoning: AskedReasoning | None = None
+    """How long it was asked to reason; None: as the agent usually does."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Tokens of the text with their log-probabilities, if the task's sampling set `top_logprobs`."""
     is_cut_short: bool = False
@@ -169,19 +196,39 @@ class ToolOutcome(Value):
         return self.effect not in (None, Effect.READ) and self.outcome != "not_run"
 
 
+class JudgedProposal(Value):
+    """A step that the near agent has proposed in the strategy `speculate`, and whether far has taken it, too. It has no words of either."""
+
+    task_class: str = ""
+    """Class of the task."""
+    confidence: float | None = None
+    """Near's confidence in the step, 0 to 1; None: it states none."""
+    is_instead: bool = False
+    """Near would have answered, and was made to propose a call instead."""
+    answer_confidence: float | None = None
+    """Its confidence in that answer, 0 to 1; None: it states none, or proposed the call by itself."""
+    confirmed: bool = False
+    """Far has taken the same step."""
+
+
 class Speculation(Value):
     """How far the near agent ran ahead of far in the strategy `speculate`, and with what success."""
 
     cycles: int = 0
-    """Times that near began to run ahead: at the start, and after each mismatch."""
+    """Times that near began to run ahead: at the start, after each mismatch, and where it had stopped."""
     proposed: int = 0
     """Steps that near has proposed."""
-    confirmed: int = 0
-    """Proposals that far has made as well."""
+    judged: tuple[JudgedProposal, ...] = ()
+    """Those of them that far has judged: it took the same step, or another one. The rest led on from one that it did not take."""
     wasted_dollars: Dollars = Decimal(0)
     """US dollars of far calls that led nowhere; None: a provider does not say what a cancelled call costs."""
     saved_seconds: float = 0.0
     """Seconds by which far calls had begun early."""
+
+    @property
+    def confirmed(self) -> int:
+        """Return the number of proposals that far has made as well."""
+        return sum(proposal.confirmed for proposal in self.judged)
 
     def plus_waste(self, calls: Sequence[Call]) -> "Speculation":
         """Return the figures with the dollars of `calls` that led nowhere."""
@@ -332,6 +379,24 @@ def budget_exceeded(attempts: Sequence[Attempt], calls: Sequence[Call]) -> str |
         return refused
     own = [call for call in calls if call.agent == attempts[place].agent and call.error is None and call.verdict is None]
     return f"{own[-1].agent} wrote as much as its limit paid for, and was not done" if own and own[-1].is_cut_short else None
+
+
+def told_of_effort(effort: Effort | float | None, calls: Sequence[Call]) -> list[str]:
+    """Return for each agent how far it has kept to an effort that is a share of what is usual."""
+    if not isinstance(effort, float):
+        return []
+    asked = [(call, call.reasoning) for call in calls if call.reasoning is not None and call.error is None]
+    return [f"effort {effort:g}: {name} {_kept_to(asked, name)}" for name in dict.fromkeys(call.agent for call, _ in asked)]
+
+
+def _kept_to(asked: Sequence[tuple[Call, AskedReasoning]], agent: str) -> str:
+    own = [(call.usage.reasoning_tokens, reasoning) for call, reasoning in asked if call.agent == agent]
+    if not any(tokens for tokens, _ in own):
+        return "reports no reasoning"
+    known = [(tokens, reasoning.tokens) for tokens, reasoning in own if reasoning.tokens is not None]
+    if not known:
+        return "reasoned as usual: it is not known yet how much that is"
+    return f"reasoned for {sum(tokens for tokens, _ in known)} tokens, and {sum(meant for _, meant in known):.0f} were meant"
 
 
 def price(card: AgentCard, usage: Usage) -> Decimal | None:

@@ -189,6 +189,17 @@ class StickinessConfig(Value):
     """Seconds without a task after which a session is forgotten."""
 
 
+class VerifierKind(StrEnum):
+    """A verdict that a judge is asked for."""
+
+    OUTCOME = "outcome"
+    """Plainly: the judge sees the task, the whole work and the answer."""
+    PRIOR_FIRST = "prior_first"
+    """By a list of what must be true of a right answer, written from task and tools before the work is seen, and kept by kind of task."""
+    RUBRIC = "rubric"
+    """By the faults that `hybrid.report(..., because=...)` has named in answers of the class; without any, no judge is asked."""
+
+
 class EvidenceConfig(Value):
     """Checks of a cascade before it accepts a draft: the `[policy.evidence]` section.
 
@@ -197,6 +208,15 @@ class EvidenceConfig(Value):
 
     second_opinion: str | None = None
     """Name of a near agent that has to agree with the draft; the draft's own agent is sampled a second time. None: no second opinion."""
+    verifiers: tuple[VerifierKind, ...] = ()
+    """Verdicts that a draft needs after the other checks, cheapest first: one below 0.5, corrected by reported outcomes, rejects it."""
+    votes: int = Field(default=1, ge=1, le=64)
+    """Most samples of a near agent that vote on its answer, weighted by confidence: sampling stops once an answer leads clearly.
+
+    Answers that have a schema, took more than one step or are streamed are not voted on.
+    """
+    judge: str | None = None
+    """Name of the agent that gives these verdicts. None: the far agent that would take over, if it may be told the work."""
     before_acts: bool = True
     """Check a near agent's call of a tool that changes something before it runs, if a far agent could be asked instead."""
     escalation: Path | None = None

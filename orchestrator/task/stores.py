@@ -281,6 +281,11 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return data_folder(environment) / "runs"
 
 
+def calls_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder in which near agents keep tool calls, to draft later ones from."""
+    return data_folder(environment) / "calls"
+
+
 def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the user's data folder of nearfar: `NEARFAR_HOME` if that is set."""
     return _own_folder(environment, "XDG_DATA_HOME", ".local/share")

@@ -407,6 +407,14 @@ def transcript(messages: Sequence[Message]) -> str:
     return "\n".join(line for message in messages for line in _lines(message))
 
 
+def task_text(task: Task) -> str:
+    """Return the task as text for another agent: the prompt or, for a longer conversation, a transcript with roles."""
+    if len(task.messages) == 1:
+        return task.messages[0].text
+    said = ((message.role, transcript([message])) for message in task.messages)
+    return "\n".join(f"{role}: {text}" for role, text in said if text)
+
+
 def call_text(call: ToolCall) -> str:
     """Return a call as a line: `open(title="Mira Falk")`."""
     arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())

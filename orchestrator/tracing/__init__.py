@@ -18,7 +18,7 @@ from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
 from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, RoleStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
 from ..task.labels import Label, RecalledItem
-from ..task.results import Call, SideUsage
+from ..task.results import Call, SideUsage, Speculation
 from ..task.stores import RunsConfig
 from ..task.task import Task
 from ..task.tools import Effect, ToolDeclaration
@@ -126,6 +126,8 @@ class RunEnded(TraceEntry):
     near: SideUsage = SideUsage()
     far: SideUsage = SideUsage()
     label: Label = Label()
+    speculation: Speculation | None = None
+    """How far near ran ahead of far; None: in another strategy than `speculate`."""
 
     @property
     def dollars(self) -> Decimal | None:

@@ -3,7 +3,8 @@
 Untrusted content may be among it, so control characters for terminals, and those that turn the reading direction, are written out.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from html import escape
@@ -12,11 +13,14 @@ from typing import Final, Literal
 from ...protocols import Message, Side
 from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, RoleStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
 from ..task.labels import Label
-from ..task.results import Call, SideUsage
+from ..task.results import Call, JudgedProposal, SideUsage, Speculation
 from ..task.task import call_text, transcript
+from ..task.tools import Effect
+from ..util.json_text import canonical, in_one_form
 from ..util.text import page, printable, table
 from . import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
 
+_WORD: Final = re.compile(r"\w+")
 Kind = Literal["run", "decision", "attempt", "step", "tool", "label"]
 
 
@@ -69,6 +73,54 @@ def rows_of(entries: Sequence[AnyEntry]) -> list[TraceRow]:
     return rows
 
 
+@dataclass(frozen=True, slots=True)
+class LookUps:
+    """The look-ups of a run: calls of tools that only read."""
+
+    made: int
+    redundant: int
+    """Equal to an earlier one but for case, spaces and closing marks, with no call in between that may change something."""
+    unnecessary: int
+    """Others whose result has no new word that a later call or the answer holds."""
+
+    def __str__(self) -> str:
+        return f"{self.made} look-ups, {self.redundant / self.made:.0%} redundant, {self.unnecessary / self.made:.0%} unnecessary"
+
+
+def look_ups_of(entries: Sequence[AnyEntry]) -> LookUps | None:
+    """Return the look-ups of a trace that have not failed; None if there are none."""
+    known = _words(message.text for entry in entries if isinstance(entry, RunBegan) for message in entry.task.messages)
+    last_use = {word: place for place, entry in enumerate(entries) for word in _words(_used(entry))}
+    seen: set[str] = set()
+    made = redundant = unnecessary = 0
+    for place, entry in enumerate(entries):
+        if not isinstance(entry, ToolRan) or entry.result.is_error:
+            continue
+        if entry.effect is not Effect.READ:
+            seen.clear()
+            continue
+        key = canonical((entry.call.name, in_one_form(entry.call.arguments)))
+        news = _words([entry.result.content]) - known
+        made += 1
+        redundant += key in seen
+        unnecessary += key not in seen and all(last_use.get(word, 0) <= place for word in news)
+        seen.add(key)
+        known |= news
+    return LookUps(made, redundant, unnecessary) if made else None
+
+
+def _used(entry: AnyEntry) -> Iterator[str]:
+    """Yield the texts of an entry that may hold a word from an earlier result."""
+    if isinstance(entry, ToolRan):
+        yield canonical(entry.call.arguments)
+    elif isinstance(entry, RunEnded):
+        yield entry.text
+
+
+def _words(texts: Iterable[str]) -> set[str]:
+    return {word for text in texts for word in _WORD.findall(text.casefold())}
+
+
 def dollars_text(dollars: Decimal | None) -> str:
     return "price unknown" if dollars is None else f"${dollars:.6f}".rstrip("0").rstrip(".")
 
@@ -100,11 +152,26 @@ def _rows(entry: AnyEntry, *, is_first: bool) -> Iterator[TraceRow]:
         case Happened():
             yield _event(entry)
         case RunEnded():
+            if entry.speculation is not None:
+                yield _ahead(entry.speculation)
             who = f" by {entry.agent}" if entry.agent else ""
             why = f"{entry.error}: {entry.text}" if entry.error else entry.text
             yield TraceRow("run", f"{entry.outcome}{who}", text=why, side=entry.side, is_bad=entry.outcome == "failed", label=entry.label)
         case EntriesLost():
             yield TraceRow("run", f"{entry.count} entries of this trace could not be kept", is_bad=True)
+
+
+def _ahead(told: Speculation) -> TraceRow:
+    """Return the row of what near has proposed ahead of far."""
+    title = f"near ran ahead: {told.confirmed} of {len(told.judged)} judged proposals confirmed, {told.proposed} made"
+    figures = f"far calls began {told.saved_seconds:.2f} s early; in vain: {dollars_text(told.wasted_dollars)}"
+    return TraceRow("decision", title, text="\n".join([figures, *map(_judged, told.judged)]))
+
+
+def _judged(proposal: JudgedProposal) -> str:
+    sure = "" if proposal.confidence is None else f", near's confidence {proposal.confidence:.3f}"
+    instead = ", in place of an answer" if proposal.is_instead else ""
+    return f"{'confirmed' if proposal.confirmed else 'not confirmed'}{sure}{instead}"
 
 
 def _step(entry: AgentStepped) -> TraceRow:

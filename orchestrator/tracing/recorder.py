@@ -247,7 +247,7 @@ class RunTrace:
 
     def conclude(self, result: Result) -> None:
         """Record the outcome."""
-        fields = result.model_dump(include={"text", "agent", "side", "reasons", "label", "recalled"})
+        fields = result.model_dump(include={"text", "agent", "side", "reasons", "label", "recalled", "speculation"})
         self._put(partial(RunEnded, outcome="done", near=result.near, far=result.far, **fields))
         if self.observed is not None:
             self.observed.end("done", result=result)

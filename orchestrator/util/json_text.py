@@ -26,6 +26,18 @@ def digest(*values: object) -> str:
     return hashlib.sha256(canonical(values).encode(errors="surrogatepass")).hexdigest()
 
 
+def in_one_form(value: JsonValue) -> JsonValue:
+    """Return a value whose texts differ neither in case nor in spaces nor in the mark at their end."""
+    match value:
+        case dict():
+            return {name: in_one_form(inner) for name, inner in value.items()}
+        case list():
+            return [in_one_form(inner) for inner in value]
+        case str():
+            return " ".join(value.casefold().split()).rstrip("?.!")
+    return value
+
+
 def canonical(value: object) -> str:
     """Return JSON with sorted keys, no white space, and one way to write each number.
 

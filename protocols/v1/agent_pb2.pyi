@@ -119,7 +119,7 @@ class CancelResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("messages", "tools", "tool_choice", "output_schema_json", "max_output_tokens", "temperature", "seed", "stop", "sensitivity", "adapter", "call_adapter", "effort", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "top_logprobs")
+    __slots__ = ("messages", "tools", "tool_choice", "output_schema_json", "max_output_tokens", "temperature", "seed", "stop", "sensitivity", "adapter", "call_adapter", "effort", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "top_logprobs", "max_reasoning_tokens")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     TOOL_CHOICE_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +138,7 @@ class StepRequest(_message.Message):
     PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
     FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    MAX_REASONING_TOKENS_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[Message]
     tools: _containers.RepeatedCompositeFieldContainer[ToolSpec]
     tool_choice: ToolChoice
@@ -156,7 +157,8 @@ class StepRequest(_message.Message):
     presence_penalty: float
     frequency_penalty: float
     top_logprobs: int
-    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolSpec, _Mapping]]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., output_schema_json: _Optional[str] = ..., max_output_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., sensitivity: _Optional[_Union[Sensitivity, str]] = ..., adapter: _Optional[str] = ..., call_adapter: _Optional[str] = ..., effort: _Optional[_Union[Effort, str]] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., top_logprobs: _Optional[int] = ...) -> None: ...
+    max_reasoning_tokens: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolSpec, _Mapping]]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., output_schema_json: _Optional[str] = ..., max_output_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., sensitivity: _Optional[_Union[Sensitivity, str]] = ..., adapter: _Optional[str] = ..., call_adapter: _Optional[str] = ..., effort: _Optional[_Union[Effort, str]] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., top_logprobs: _Optional[int] = ..., max_reasoning_tokens: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("role", "text", "tool_calls", "tool_result", "state", "attachments")
@@ -355,7 +357,7 @@ class Execution(_message.Message):
     def __init__(self, engine: _Optional[str] = ..., provider: _Optional[str] = ..., device: _Optional[str] = ..., layers: _Optional[int] = ..., offloaded_layers: _Optional[int] = ..., threads: _Optional[int] = ..., extra_buffers_off: _Optional[str] = ...) -> None: ...
 
 class Capabilities(_message.Message):
-    __slots__ = ("tools", "json_schema", "confidence", "seed", "cancellation", "logprobs", "images", "files")
+    __slots__ = ("tools", "json_schema", "confidence", "seed", "cancellation", "logprobs", "images", "files", "reasoning_limit")
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
@@ -364,6 +366,7 @@ class Capabilities(_message.Message):
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
+    REASONING_LIMIT_FIELD_NUMBER: _ClassVar[int]
     tools: bool
     json_schema: bool
     confidence: bool
@@ -372,7 +375,8 @@ class Capabilities(_message.Message):
     logprobs: bool
     images: bool
     files: bool
-    def __init__(self, tools: bool = ..., json_schema: bool = ..., confidence: bool = ..., seed: bool = ..., cancellation: bool = ..., logprobs: bool = ..., images: bool = ..., files: bool = ...) -> None: ...
+    reasoning_limit: bool
+    def __init__(self, tools: bool = ..., json_schema: bool = ..., confidence: bool = ..., seed: bool = ..., cancellation: bool = ..., logprobs: bool = ..., images: bool = ..., files: bool = ..., reasoning_limit: bool = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("context_tokens", "max_output_tokens", "concurrency")

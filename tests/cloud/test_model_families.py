@@ -133,6 +133,17 @@ def test_gemini_gets_a_level_or_a_budget(model: str, effort: Effort, sent: dict[
     assert body(GeminiDialect(), asking(effort=effort), model)["generationConfig"].get("thinkingConfig") == sent
 
 
+@pytest.mark.parametrize(
+    ("model", "most", "sent"), [("gemini-2.5-flash", 300, 300), ("gemini-2.5-pro", 64, 128), ("gemini-2.5-pro", 99999, 32768)]
+)
+def test_gemini_thinks_for_as_many_tokens_as_it_may(model: str, most: int, sent: int) -> None:
+    thinking = body(GeminiDialect(), asking(effort="low", max_reasoning_tokens=most), model)["generationConfig"]["thinkingConfig"]
+    assert thinking == {"thinkingBudget": sent}
+    config = ProviderConfig(provider="gemini", model=model)
+    assert build_provider(config).card.capabilities.reasoning_limit
+    assert not build_provider(ProviderConfig(provider="gemini", model="gemini-3-pro")).card.capabilities.reasoning_limit
+
+
 def test_a_request_overrides_the_effort_of_the_configuration() -> None:
     assert body(ResponsesDialect(effort=Effort.LOW), asking(), "gpt-5.5")["reasoning"] == {"effort": "low"}
     assert body(ResponsesDialect(effort=Effort.LOW), asking(effort="high"), "gpt-5.5")["reasoning"] == {"effort": "high"}

@@ -111,6 +111,45 @@ def test_text_about_the_markers_is_text(model: LlamaModel) -> None:
     assert said.text == "Write <think>so</think>."
 
 
+@pytest.mark.parametrize("opened", [False, True])
+def test_reasoning_is_closed_at_its_limit_and_the_answer_follows(model: LlamaModel, opened: bool) -> None:
+    vocabulary = model.vocabulary
+    generation = Generation(
+        ask("?", max_reasoning_tokens=64),
+        vocabulary=vocabulary,
+        syntax=ToolSyntax.of(vocabulary),
+        grammars=Grammars(vocabulary),
+        most_tokens=500,
+        stop=(),
+        reasoning_opened=opened,
+    )
+    said = [] if opened else list(vocabulary.tokenize("<think>"))
+    thinking, answer = vocabulary.tokenize("a")[0], [*vocabulary.tokenize("Yes"), min(vocabulary.ends)]
+    while generation.finished is None:
+        logits = np.zeros(vocabulary.size, dtype=np.float32)
+        wanted = thinking if generation.reasoning_tokens < 64 else answer.pop(0)
+        logits[said.pop(0) if said else wanted] = 50.0
+        following = generation.advance(logits)[1:]
+        if following:
+            assert b"".join(map(vocabulary.piece, following)).decode().strip() == "</think>"
+    assert "".join(str(payload) for kind, payload in generation.events if kind is StepEventKind.TEXT) == "Yes"
+    assert generation.reasoning_tokens == 64
+    assert generation.output_tokens > 64 + len("Yes")
+
+
+@pytest.mark.anyio
+async def test_a_step_without_effort_does_not_reason_and_a_limited_one_reasons_no_longer(tmp_path: Path) -> None:
+    tiny = TinyModel(context_length=2048, tool_tokens=False, template=DEEPSEEK_R1)
+    async with await LlamaAgent.load(write_tiny_gguf(tmp_path / "r1.gguf", tiny)) as agent:
+        usual = await complete(agent, ask("?", max_output_tokens=200))
+        assert usual.finished.usage.reasoning_tokens > 80
+        limited = await complete(agent, ask("?", max_output_tokens=200, max_reasoning_tokens=70))
+        assert limited.finished.usage.reasoning_tokens == 70
+        assert limited.finished.usage.output_tokens > 70
+        still = await complete(agent, ask("?", max_output_tokens=50, effort="none"))
+        assert still.finished.usage.reasoning_tokens == 0
+
+
 @pytest.mark.anyio
 async def test_schema_and_required_call_hold_where_the_template_opens_reasoning(tmp_path: Path) -> None:
     tiny = TinyModel(context_length=2048, tool_tokens=False, template=DEEPSEEK_R1)

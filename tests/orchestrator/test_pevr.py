@@ -279,6 +279,63 @@ async def test_the_confidence_of_a_dropped_step_is_not_that_of_the_answer() -> N
     assert result.confidence == 0.99
 
 
+DRAFT = "1. look(page=1)\n2. look up East Calder\n3. answer"
+
+
+@pytest.mark.parametrize("link", LINKS)
+async def test_a_draft_that_names_all_that_the_task_names_needs_no_plan_from_far(link: str) -> None:
+    pair = Pair([DRAFT, looks_at(1), ANSWER], [], confidence=0.8)
+    async with working(pair, supervised("pevr", draft_plan_above=0.7), link=link) as hybrid:
+        result = await hybrid.run(TASK)
+    asked, told, _ = pair.journal
+    assert (asked, told) == (("executor", plan_request(TASK)), ("executor", (Message.user(with_plan(TASK, DRAFT)),)))
+    assert [(call.role, call.side) for call in result.calls] == [("plan", Side.NEAR), *[("execute", Side.NEAR)] * 2]
+    assert result.far.dollars == 0
+    assert any("own draft" in reason for reason in result.reasons)
+
+
+@pytest.mark.parametrize(
+    ("draft", "confidence", "why"),
+    [
+        (PLAN, 0.8, "does not name East Calder"),
+        (f"{DRAFT}\n3. answer", 0.8, "repeats itself"),
+        (DRAFT.replace("East Calder", "East Calderwood"), 0.8, "does not name East Calder"),
+        (DRAFT, 0.6, "confidence 0.6 is below 0.7"),
+        (DRAFT, None, "confidence 0 is below 0.7"),
+        ("East Calder, surely.", 0.8, "no line that is a step"),
+        (looks_at(1), 0.8, "could not draft a plan"),
+    ],
+)
+async def test_a_draft_in_doubt_is_dropped_and_far_plans(draft: Reply, confidence: float | None, why: str) -> None:
+    pair = Pair([draft, looks_at(1), ANSWER], [PLAN], confidence=confidence)
+    async with working(pair, supervised("pevr", draft_plan_above=0.7)) as hybrid:
+        result = await hybrid.run(TASK)
+    assert pair.roles == ["executor", "supervisor", "executor", "executor"]
+    assert pair.journal[2][1] == (Message.user(with_plan(TASK, PLAN)),)
+    assert any(why in reason for reason in result.reasons)
+
+
+async def test_where_no_draft_comes_far_plans() -> None:
+    pair = Pair([Unavailable("out of memory"), looks_at(1), ANSWER], [PLAN])
+    async with working(pair, supervised("pevr", draft_plan_above=0)) as hybrid:
+        assert (await hybrid.run(TASK)).text == ANSWER
+    assert pair.journal[2][1] == (Message.user(with_plan(TASK, PLAN)),)
+
+
+async def test_a_task_that_names_nothing_is_planned_by_far() -> None:
+    pair = Pair([DRAFT, ANSWER], [PLAN])
+    async with working(pair, supervised("pevr", draft_plan_above=0)) as hybrid:
+        await hybrid.run("Find the emblem.")
+    assert pair.roles == ["executor", "supervisor", "executor"]
+
+
+async def test_a_far_executor_drafts_nothing() -> None:
+    pair = Pair([ANSWER], [PLAN], executor_side=Side.FAR)
+    async with working(pair, supervised("pevr", draft_plan_above=0, executor="far")) as hybrid:
+        await hybrid.run(TASK)
+    assert pair.roles == ["supervisor", "executor"]
+
+
 async def test_the_rest_of_a_conversation_stays_in_front_of_the_plan() -> None:
     history = [Message.system("Be brief."), Message.user("Hello"), Message.assistant("Hi"), Message.user(TASK)]
     pair = Pair([ANSWER], [PLAN])

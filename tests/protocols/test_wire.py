@@ -91,6 +91,7 @@ REQUESTS = st.builds(
     max_output_tokens=st.none() | st.integers(1, 2**32 - 1),
     temperature=st.none() | st.floats(0, 2),
     effort=st.none() | st.sampled_from(Effort),
+    max_reasoning_tokens=st.none() | st.integers(1, 2**32 - 1),
     seed=st.none() | st.integers(0, 2**31 - 1),
     top_p=st.none() | st.floats(0, 1, exclude_min=True),
     top_k=st.none() | st.integers(1, 2**31 - 1),

@@ -42,25 +42,17 @@ def test_every_result_grounds_itself_whatever_stands_around_it(result: str, arou
 
 
 def test_an_empty_draft_is_distrusted() -> None:
-    assert objection("  ", messages=[], has_tools=False, confidence=1.0, minimum_confidence=0.5) == "the draft is empty"
+    assert objection("  ", confidence=1.0, minimum_confidence=0.5) == "the draft is empty"
 
 
 def test_a_confidence_below_the_minimum_is_distrusted() -> None:
-    reason = objection("yes", messages=[], has_tools=False, confidence=0.4, minimum_confidence=0.5)
+    reason = objection("yes", confidence=0.4, minimum_confidence=0.5)
     assert reason is not None
     assert "0.40" in reason
 
 
 def test_an_unknown_confidence_is_not_held_against_a_draft() -> None:
-    assert objection("yes", messages=[], has_tools=False, confidence=None, minimum_confidence=0.5) is None
-
-
-def test_without_tools_there_is_nothing_to_be_grounded_in() -> None:
-    assert objection("Lisbon", messages=[Message.user("Where?")], has_tools=False, confidence=0.9, minimum_confidence=0.5) is None
-
-
-def test_with_tools_an_answer_from_memory_is_distrusted() -> None:
-    assert objection("Lisbon", messages=[Message.user("Where?")], has_tools=True, confidence=0.9, minimum_confidence=0.5) is not None
+    assert objection("yes", confidence=None, minimum_confidence=0.5) is None
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,47 @@ def test_show_prints_json(configuration: Path) -> None:
     assert [entry["type"] for entry in json.loads(shown.output)["entries"]][-1] == "ended"
 
 
+@tool(effect="idempotent")
+async def note(text: str) -> str:
+    """Write something down."""
+    return "noted"
+
+
+def _looked_up(*asked: str | ToolCall) -> list[ToolCall | str]:
+    """Look up entities, one a turn, between other calls; then answer."""
+    made = [ToolCall(id="-", name="lookup", arguments={"entity": each}) if isinstance(each, str) else each for each in asked]
+    return [*(call.model_copy(update={"id": f"{at}"}) for at, call in enumerate(made)), "It is Mira Falk."]
+
+
+@pytest.mark.parametrize(
+    ("near", "counts"),
+    [
+        (_looked_up("Orbix Labs"), {"made": 1, "redundant": 0, "unnecessary": 0}),
+        (_looked_up("Orbix Labs", "orbix  labs"), {"made": 2, "redundant": 1, "unnecessary": 0}),
+        (_looked_up("Orbix Labs", "Elin Dahl"), {"made": 2, "redundant": 0, "unnecessary": 1}),
+        (
+            _looked_up("Orbix Labs", ToolCall(id="n", name="note", arguments={"text": "x"}), "Orbix Labs"),
+            {"made": 2, "redundant": 0, "unnecessary": 1},
+        ),
+        (["Mira Falk"], None),
+    ],
+    ids=["used", "redundant", "unnecessary", "after a change", "none"],
+)
+def test_show_counts_redundant_and_unnecessary_look_ups(
+    near: list[ToolCall | str], counts: dict[str, int] | None, tmp_path: Path, config: RunsConfig
+) -> None:
+    async def run() -> None:
+        async with hybrid(near, [], records=config) as agents:
+            await agents.run("Who leads Orbix?", strategy="device", idempotency_key="r1", tools=[note])
+
+    anyio.run(run)
+    path = tmp_path / "nearfar.toml"
+    path.write_text(f'[near]\nmodel = "near"\n[runs]\nfolder = "{config.folder}"\n')
+    asked = ["trace", "show", "r1", "--config", str(path)]
+    assert json.loads(runner.invoke(app, [*asked, "--json"]).output)["look_ups"] == counts
+    assert ("redundant" in runner.invoke(app, asked).output) == (counts is not None)
+
+
 def test_list_prints_what_came_of_each(configuration: Path) -> None:
     shown = runner.invoke(app, ["trace", "list", "--json", "--config", str(configuration)])
     [line] = json.loads(shown.output)

@@ -74,7 +74,7 @@ class RecordedCascade:
 
         if escalation is None:
             return out_of_fold_gains(self.examples, seed=seed)
-        looks = [*(look.name for look in escalation.card.looks if look.is_free), *self.roles.opinions]
+        looks = [*(look.name for look in escalation.card.looks if look.is_free), *(look.name for look in self.examples.looks)]
         escalation.require(draft=self.roles.draft, far=self.roles.far, looks=looks)
         known = [{look: each.get(look, Signal()) for look in escalation.looks} for each in self.examples.findings]
         chances = [escalation.probabilities(findings) for findings in known]

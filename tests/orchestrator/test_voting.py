@@ -1,0 +1,102 @@
+"""Votes of several samples on an answer."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from nearfar import Hybrid, ScriptedAgent, Side, tool
+from nearfar.orchestrator.routing.answers import Answer
+from nearfar.orchestrator.strategies.voting import Ballot
+from nearfar.protocols import ToolCall, Unavailable
+from nearfar.protocols.fakes import Reply
+
+pytestmark = pytest.mark.anyio
+QUESTION = "How many moons has Mars?"
+
+
+def near_of(*answers: Reply, confidence: float | None = 0.7) -> ScriptedAgent:
+    return ScriptedAgent(answers, name="near", confidence=confidence)
+
+
+def policy_of(votes: int, **more: object) -> dict[str, object]:
+    return {"strategy": "device", "evidence": {"votes": votes}, **more}
+
+
+async def test_the_answer_that_most_samples_give_stands() -> None:
+    near = near_of("1", "2", "2", "2", "1")
+    async with Hybrid(near=near, policy=policy_of(5)) as hybrid:
+        result = await hybrid.run(QUESTION)
+    assert (result.text, result.attempts[-1].answer) == ("2", "2")
+    assert [call.role for call in result.calls][:2] == ["execute", "vote"]
+    assert {request.temperature for request in near.requests[1:]} == {0.7}
+
+
+async def test_sampling_stops_once_an_answer_leads_clearly() -> None:
+    near = near_of("2", "two", "2", "2", "2", "2")
+    async with Hybrid(near=near, policy=policy_of(6)) as hybrid:
+        await hybrid.run(QUESTION)
+    assert len(near.requests) == 3
+
+
+async def test_a_sure_draft_is_not_voted_on() -> None:
+    near = near_of("2", "1", "1", confidence=0.95)
+    async with Hybrid(near=near, policy=policy_of(3)) as hybrid:
+        assert (await hybrid.run(QUESTION)).text == "2"
+    assert len(near.requests) == 1
+
+
+async def test_a_sample_that_fails_is_no_vote() -> None:
+    near = near_of("2", Unavailable("gone"), "", "1", "1", "1")
+    async with Hybrid(near=near, policy=policy_of(4)) as hybrid:
+        assert (await hybrid.run(QUESTION)).text == "2"
+
+
+async def test_a_streamed_answer_is_not_voted_on() -> None:
+    near = near_of("2", "1", "1")
+    async with Hybrid(near=near, policy=policy_of(3)) as hybrid:
+        async for _ in hybrid.stream(QUESTION):
+            pass
+    assert len(near.requests) == 1
+
+
+async def test_an_answer_with_a_schema_or_after_tools_or_of_a_far_agent_is_not_voted_on() -> None:
+    @tool(effect="read")
+    async def count(planet: str) -> int:
+        """Count moons."""
+        return 2
+
+    near = near_of(ToolCall(id="1", name="count", arguments={"planet": "Mars"}), "2", '{"moons": 2}')
+    far = ScriptedAgent(["2", "1"], name="far", side=Side.FAR, confidence=0.6)
+    async with Hybrid(near=near, far=far, policy=policy_of(3, sensitivity="public")) as hybrid:
+        await hybrid.run(QUESTION, tools=[count])
+        await hybrid.run(QUESTION, output={"type": "object", "properties": {"moons": {"type": "integer"}}})
+        await hybrid.run(QUESTION, strategy="cloud")
+    assert (len(near.requests), len(far.requests)) == (3, 1)
+
+
+async def test_the_evidence_judges_the_answer_that_was_elected() -> None:
+    near = near_of("1", "2", "2", "2", "2")
+    far = ScriptedAgent(["Right: Yes"], name="far", side=Side.FAR, confidence=0.9)
+    policy = {"strategy": "cascade", "sensitivity": "public", "evidence": {"votes": 5, "verifiers": ["outcome"]}}
+    async with Hybrid(near=near, far=far, policy=policy) as hybrid:
+        assert (await hybrid.run(QUESTION)).text == "2"
+    assert far.requests[0].messages[-1].text.endswith("Work:\n2")
+
+
+@pytest.mark.parametrize(
+    ("votes", "leader", "is_settled"),
+    [
+        ([("a", 0.9)], 0, True),
+        ([("a", 0.8)], 0, False),
+        ([("a", 0.8), ("a", 0.8)], 0, True),
+        ([("a", 0.6), ("b", 0.95), ("b", 0.2)], 1, True),
+        ([("a", None), ("b", None)], 0, False),
+        ([("a", None), ("a", None)], 0, True),
+        ([("a", 0.1), ("b", 0.1), ("b", 0.1)], 1, False),
+    ],
+)
+def test_a_vote_counts_the_log_odds_of_its_confidence(votes: Sequence[tuple[str, float | None]], leader: int, is_settled: bool) -> None:
+    ballot = Ballot()
+    for text, confidence in votes:
+        ballot.add(Answer.of_text(text), confidence)
+    assert (ballot.leader, ballot.is_settled) == (leader, is_settled)
