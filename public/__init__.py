@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from nearfar.protocols.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from nearfar.cloud.admission import GatewayLimits as GatewayLimits
     from nearfar.cloud.config import A2aAgentConfig as A2aAgentConfig
+    from nearfar.cloud.config import GatewayLimits as GatewayLimits
     from nearfar.cloud.config import ProviderConfig as ProviderConfig
     from nearfar.cloud.near_server import NearServerConfig as NearServerConfig
     from nearfar.device.llama import LlamaAgent as LlamaAgent
@@ -301,8 +301,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _NAMES = {
-    "cloud.admission": "GatewayLimits",
-    "cloud.config": "A2aAgentConfig ProviderConfig",
+    "cloud.config": "A2aAgentConfig GatewayLimits ProviderConfig",
     "cloud.near_server": "NearServerConfig",
     "device.llama": "LlamaAgent",
     "device.onnx": "OnnxAgent",
