@@ -55,12 +55,12 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.memory.provenance import writing_as as writing_as
     from nearfar.orchestrator.memory.reading import MemoryItem as MemoryItem
     from nearfar.orchestrator.memory.reading import SearchMode as SearchMode
-    from nearfar.orchestrator.memory.recall import Ranking as Ranking
     from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory as AgentMemory
     from nearfar.orchestrator.memory.recall.agent_memory import Fact as Fact
     from nearfar.orchestrator.memory.recall.agent_memory import WorkingMemory as WorkingMemory
     from nearfar.orchestrator.memory.recall.episodic import MemoryTurn as MemoryTurn
     from nearfar.orchestrator.memory.recall.episodic import TurnKind as TurnKind
+    from nearfar.orchestrator.memory.recall.ranking import Ranking as Ranking
     from nearfar.orchestrator.memory.recall.retrieval import Rendered as Rendered
     from nearfar.orchestrator.memory.recall.retrieval import render as render
     from nearfar.orchestrator.memory.store import MemoryStore as MemoryStore
@@ -325,9 +325,9 @@ _NAMES = {
     "orchestrator.memory.operation": "Principal",
     "orchestrator.memory.provenance": "Origin writing_as",
     "orchestrator.memory.reading": "MemoryItem SearchMode",
-    "orchestrator.memory.recall": "Ranking",
     "orchestrator.memory.recall.agent_memory": "AgentMemory Fact WorkingMemory",
     "orchestrator.memory.recall.episodic": "MemoryTurn TurnKind",
+    "orchestrator.memory.recall.ranking": "Ranking",
     "orchestrator.memory.recall.retrieval": "Rendered render",
     "orchestrator.memory.store": "MemoryStore",
     "orchestrator.memory.transfer": "Imported",

@@ -34,7 +34,7 @@ from .erasing import Sweeper
 from .operation import Principal
 from .provenance import Origin, current
 from .reading import Matches, MemoryItem, Query, Reader, SearchMode
-from .recall import Ranking
+from .recall.ranking import Ranking
 from .recall.retrieval import ranks_turns, search_turns
 from .sync.keys import SubjectKeys
 from .vectors import WHOLE, Embedder

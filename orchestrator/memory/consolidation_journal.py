@@ -13,7 +13,7 @@ from ...protocols.items import ItemAddress, Namespace, Tier
 from ..compression import Summarizer
 from ..task.stores import ConsolidationConfig
 from .reading import MemoryItem
-from .recall import EPISODIC, SEMANTIC, Granularity
+from .recall.ranking import EPISODIC, SEMANTIC, Granularity
 from .store import MemoryStore
 
 CONSOLIDATION: Final = "consolidation"

@@ -17,8 +17,8 @@ from ..util.arguments import as_tuple, require, wrong_type
 from .operation import Principal
 from .provenance import Origin, Recollection, label_of_recalled, origin_of, recalled_item, running, writing_as
 from .reading import Matches
-from .recall import EPISODIC, TEXT, WORKING, Span, keywords, relevance, span, words
 from .recall.episodic import EpisodicMemory, MemoryTurn, TurnKind
+from .recall.ranking import EPISODIC, TEXT, WORKING, Span, keywords, relevance, span, words
 from .recall.retrieval import find, render, said
 from .writing import ABSENT
 

@@ -21,7 +21,7 @@ from ..task.stores import ConsolidationConfig
 from ..util.runtime import in_thread
 from .consolidation_journal import ALL, ConsolidationJob, ConsolidationResult, JournalAction, JournalEntry
 from .reading import MemoryItem
-from .recall import INDEX, SEARCHABLE, SEMANTIC, TEXT, Granularity, Span, episodic, span
+from .recall.ranking import INDEX, SEARCHABLE, SEMANTIC, TEXT, Granularity, Span, episodic, span
 
 if TYPE_CHECKING:
     from .engine import Vector

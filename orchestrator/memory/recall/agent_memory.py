@@ -17,8 +17,8 @@ from ..engine import Change
 from ..reading import MemoryItem
 from ..store import MemoryStore
 from ..writing import ABSENT
-from . import SEMANTIC, TEXT, WORKING, keywords
 from .episodic import EpisodicMemory, MemoryTurn
+from .ranking import SEMANTIC, TEXT, WORKING, keywords
 from .retrieval import Rendered, render
 
 _INDEX: Final = [TEXT]

@@ -13,7 +13,7 @@ from ....protocols.items import TIERS, ItemAddress, Namespace, Source, Tier
 from ..reading import MemoryItem
 from ..store import MemoryStore
 from ..writing import ABSENT
-from . import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span, turn_key
+from .ranking import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span, turn_key
 from .retrieval import find
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ...compression.conversation import TokenCounter, estimated_tokens
 from ...util.text import escape_text
 from .. import reading
 from ..reading import MemoryItem, Query, Reader, SearchMode
-from . import EPISODIC, TEXT, Granularity, Ranking, Said, TurnMatches, episodic, keywords, rank_turns, relevance, span
+from .ranking import EPISODIC, TEXT, Granularity, Ranking, Said, TurnMatches, episodic, keywords, rank_turns, relevance, span
 
 if TYPE_CHECKING:
     from ..basic_store import BasicStore
