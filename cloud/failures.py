@@ -424,44 +424,63 @@ _T = TypeVar("_T")
 class Deadline:
     """A moment after which every wait raises `DeadlineExceeded`.
 
-    It wraps single waits, because a timeout must not stay open across the `yield` of an async generator. `asyncio.timeout` is used because
-    it is faster than a scope of anyio's, and a stream waits once for each of its pieces.
+    It wraps single waits, because a timeout must not stay open across the `yield` of an async generator. One timer serves all of them: a
+    stream waits once for each of its pieces. `close` it in the end.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._moment = anyio.current_time() + seconds
-        self._limit: asyncio.Timeout | None = None
+        self._loop = asyncio.get_running_loop()
+        self._moment = self._loop.time() + seconds
+        self._timer = self._loop.call_at(self._moment, self._interrupt)
+        self._waiting: asyncio.Task[object] | None = None
+        self._has_interrupted = False
+        """It has cancelled the wait under way."""
         self._aborted: NearfarError | None = None
         self.was_sent = False
         """The request is on its way to the provider, or was answered."""
 
     @property
     def seconds_left(self) -> float:
-        return max(0.0, self._moment - anyio.current_time())
+        return max(0.0, self._moment - self._loop.time())
 
     def abort(self, error: NearfarError) -> None:
         """End the current wait, and every further one, with `error`."""
         self._aborted = error
-        if self._limit is not None and not self._limit.expired():
-            self._limit.reschedule(0)
+        self._interrupt()
+
+    def close(self) -> None:
+        """Stop the clock after the last wait."""
+        self._timer.cancel()
+
+    def _interrupt(self) -> None:
+        if self._waiting is not None and not self._has_interrupted:
+            self._has_interrupted = True
+            self._waiting.cancel()
 
     async def run(self, waiting: Callable[[], Awaitable[_T]]) -> _T:
         """Await the result of `waiting`. Cancel it and raise `DeadlineExceeded` when the time is up."""
         if self._aborted is not None:
             raise self._aborted
-        limit = self._limit = asyncio.timeout_at(self._moment)
+        if not self.seconds_left:
+            raise self._exceeded()
+        task = self._waiting = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        before = task.cancelling()
         try:
-            async with limit:
-                return await waiting()
-        except TimeoutError:
-            if not limit.expired():
+            return await waiting()
+        except asyncio.CancelledError:
+            if not self._has_interrupted or task.cancelling() > before + 1:  # from outside
                 raise
         finally:
-            self._limit = None
-        if self._aborted is not None:
-            raise self._aborted
+            self._waiting = None
+            if self._has_interrupted:
+                self._has_interrupted = False
+                task.uncancel()
+        raise self._aborted or self._exceeded()
+
+    def _exceeded(self) -> DeadlineExceeded:
         message = f"the step took longer than {self._seconds:g} s"
         error = DeadlineExceeded(message, hint="allow a longer timeout, or ask for a shorter answer")
         error.was_sent = self.was_sent
-        raise error
+        return error

@@ -292,6 +292,7 @@ class ProviderAgent:
         try:
             yield deadline
         finally:
+            deadline.close()
             self._deadlines.discard(deadline)
 
     @property

@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.evidence import AnswerSource as AnswerSource
     from nearfar.orchestrator.task.evidence import Arbitration as Arbitration
     from nearfar.orchestrator.task.evidence import ExtractedAnswer as ExtractedAnswer
+    from nearfar.orchestrator.task.evidence import VerifiedDraft as VerifiedDraft
     from nearfar.orchestrator.task.evidence import WeighedDraft as WeighedDraft
     from nearfar.orchestrator.task.labels import Chosen as Chosen
     from nearfar.orchestrator.task.labels import Integrity as Integrity
@@ -136,9 +137,11 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.policy import SupervisionConfig as SupervisionConfig
     from nearfar.orchestrator.task.policy import Trigger as Trigger
     from nearfar.orchestrator.task.policy import Verdict as Verdict
+    from nearfar.orchestrator.task.results import AskedReasoning as AskedReasoning
     from nearfar.orchestrator.task.results import Attempt as Attempt
     from nearfar.orchestrator.task.results import Call as Call
     from nearfar.orchestrator.task.results import Energy as Energy
+    from nearfar.orchestrator.task.results import JudgedProposal as JudgedProposal
     from nearfar.orchestrator.task.results import Result as Result
     from nearfar.orchestrator.task.results import RoleWork as RoleWork
     from nearfar.orchestrator.task.results import SideUsage as SideUsage
@@ -156,6 +159,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.routing_policy import ObjectiveConfig as ObjectiveConfig
     from nearfar.orchestrator.task.routing_policy import RouterConfig as RouterConfig
     from nearfar.orchestrator.task.routing_policy import StickinessConfig as StickinessConfig
+    from nearfar.orchestrator.task.routing_policy import VerifierKind as VerifierKind
     from nearfar.orchestrator.task.rules import Hours as Hours
     from nearfar.orchestrator.task.rules import Range as Range
     from nearfar.orchestrator.task.rules import Rule as Rule
@@ -350,7 +354,7 @@ _NAMES = {
         "AgentText ApprovalAsked AttemptEnded AttemptStarted CallEnded RoleStarted Routed Subtask SubtaskEnded SubtaskOutcome "
         "SubtasksPlanned SupervisorSpoke TaskEvent TaskFinished ToolFinished ToolStarted"
     ),
-    "orchestrator.task.evidence": "ActLook AnswerSource Arbitration ExtractedAnswer WeighedDraft",
+    "orchestrator.task.evidence": "ActLook AnswerSource Arbitration ExtractedAnswer VerifiedDraft WeighedDraft",
     "orchestrator.task.labels": "Chosen Integrity Label RecalledItem",
     "orchestrator.task.langchain_tools": "ForeignTool",
     "orchestrator.task.modes": "Mode Shape Situation Strategy TaskProfile",
@@ -358,11 +362,11 @@ _NAMES = {
         "AutoConfig CompressionConfig CompressionUse GuardConfig MinionsConfig OnDoubt OnFinding Policy Preset PrivacyConfig "
         "SpeculateConfig SubtasksConfig SupervisionConfig Trigger Verdict"
     ),
-    "orchestrator.task.results": "Attempt Call Energy Result RoleWork SideUsage Speculation ToolOutcome",
+    "orchestrator.task.results": "AskedReasoning Attempt Call Energy JudgedProposal Result RoleWork SideUsage Speculation ToolOutcome",
     "orchestrator.task.roles": "Role",
     "orchestrator.task.routing_policy": (
         "AmountsConfig BreakerConfig EvidenceConfig FallbackConfig FallbackTrigger HedgeConfig IdleTimeouts LimitsConfig ObjectiveConfig "
-        "RouterConfig StickinessConfig"
+        "RouterConfig StickinessConfig VerifierKind"
     ),
     "orchestrator.task.rules": "Hours Range Rule Ruling Weekday When",
     "orchestrator.task.sampling": "Sampling",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearfar.device.llama.model import LlamaContext, LlamaModel
-from nearfar.device.worker.admission import Admission
+from nearfar.device.worker.admission import StepAdmission
 from nearfar.device.worker.drafting import Drafting
 from nearfar.device.worker.generation import ToolSyntax
 from nearfar.device.worker.prompt import PromptBuilder
@@ -155,7 +155,7 @@ class Recording:
         return True
 
 
-class OrderOfArrival(Admission):
+class OrderOfArrival(StepAdmission):
     """Lets steps begin in the order of arrival, and keeps no sequence for anyone."""
 
     def _first(self) -> StepState:

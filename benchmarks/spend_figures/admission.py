@@ -23,7 +23,7 @@ from benchmarks.drafting_figures.recorded_calls import recorded_runs
 from benchmarks.drafting_figures.rehearsal import Added, OrderOfArrival, Recording, Script, Scripts
 from nearfar.device.hardware.processors import Threads
 from nearfar.device.llama.model import LlamaContext, start_backend
-from nearfar.device.worker.admission import Admission
+from nearfar.device.worker.admission import StepAdmission
 from nearfar.device.worker.engine import Sequences
 from nearfar.device.worker.protocol import StepEventKind
 from nearfar.device.worker.scheduler import Scheduler, StepState
@@ -75,7 +75,7 @@ class Undisturbed(Scheduler):
         super()._adapt_chunk(context.seconds)
 
 
-class Watched(Admission):
+class Watched(StepAdmission):
     """Keeps how long each step waited."""
 
     def __init__(self, sequences: Sequences, clock: "Clock") -> None:

@@ -192,23 +192,20 @@ def _agent(side: Side) -> ScriptedAgent:
 
 
 class _Ahead:
-    """The look-ahead of `speculate`, whose near model takes long to load."""
+    """The look-ahead of `speculate`: near always proposes, and far is asked ahead where that pays. Its first step takes long."""
 
     def __init__(self, seed: int, loading: float) -> None:
         self._rates = AgreementRates()
-        self._loading = loading
+        self._seconds = loading
 
     def choose(self) -> str:
         self._rates.time(Side.FAR, 1.0)
-        if self._rates.least_odds(_THRIFT) >= 1:
-            return "wait"  # as `LookAhead` does: near is not even asked
-        self._rates.time(Side.NEAR, self._loading)
-        self._loading = 0.1
+        self._rates.time(Side.NEAR, self._seconds)
+        self._seconds = 0.1
         return "ahead" if self._rates.odds((_PROPOSAL,)) >= self._rates.least_odds(_THRIFT) else "propose"
 
     def learn(self, arm: str, *, success: bool) -> None:
-        if arm != "wait":
-            self._rates.learn(_PROPOSAL.model_copy(update={"confirmed": success}))
+        self._rates.learn(_PROPOSAL.model_copy(update={"confirmed": success}))
 
 
 _THRIFT: Final = 0.4
@@ -216,7 +213,7 @@ _PROPOSAL: Final = JudgedProposal(task_class="towns")
 _AUTO_ARMS: Final[Mapping[str, float]] = {"cascade": 0.5, "device": 0.5, "pevr": 0.5, "cloud": 0.75}
 _ROUTE_ARMS: Final[Mapping[str, float]] = {"near": 0.55, "far": 0.8}
 _NEAR_ARMS: Final[Mapping[str, float]] = {"near": 0.8, "far": 0.55}
-_AHEAD_ARMS: Final[Mapping[str, float]] = {"wait": 0.0, "propose": 0.0, "ahead": 0.7}
+_AHEAD_ARMS: Final[Mapping[str, float]] = {"propose": 0.0, "ahead": 0.7}
 _PLAYERS: Final[Mapping[str, tuple[Callable[[int], _Player], Mapping[str, float]]]] = {
     "auto_0": (lambda seed: _Auto(seed, 0.0), _AUTO_ARMS),
     "auto_5": (lambda seed: _Auto(seed, 0.05), _AUTO_ARMS),

@@ -57,7 +57,7 @@ class _Recorder:
         self._far, self._near = far, near
         self._tools = {tool.name: tool for tool in tools}
         self._results = results
-        """What tools have said last."""
+        """The last result of each tool."""
         self._asked = 0
         self.steps: list[dict[str, Any]] = []
 

@@ -1,14 +1,15 @@
 """Time and dollars of `speculate` over those of `cloud`, on recorded steps of the shipped models.
 
 `proposals` has recorded what far does on tasks of both worlds, and what near proposes at each step, with its confidence: near agrees with
-far as often as it does there, and at the same steps. A far step takes 1 s, a near one 0.1 s. The full figures take that time, with all
-tasks of a setting at once (`speculate_busy_share`: processor time over wall time, in which a step waits for others); with --quick, the
-event loop skips the waiting, and the time of nearfar itself does not count. A far call costs what its prompt and its reply cost at 1 to 4
-per token, and one that was begun and cancelled counts as one that was paid for as a whole.
+far as often as it does there, and at the same steps. A far step takes 1 s, a near one 0.1 s. The full figures take that time, with 25
+tasks at once, begun one after the other (`speculate_busy_share`: processor time over wall time, in which a step waits for others); with
+--quick, the event loop skips the waiting, and the time of nearfar itself does not count. A far call costs what its prompt and its reply
+cost at 1 to 4 per token, and one that was begun and cancelled counts as one that was paid for as a whole.
 
 The look-ahead knows what was proposed and judged in 50 tasks of another seed. `speculate_waste`: dollars beyond those of `cloud` of the
-learned look-ahead over those of the best fixed one at the same wall time; between two fixed ones, a mixture of both counts. `own`: a fixed
-one that follows only what near proposes by itself, and not what it calls if it has to.
+learned look-ahead over those of the best fixed one at the same wall time; between two fixed ones, a mixture of both counts. Both figures
+are of the usual setting and of the thrifty one. `own`: there are also fixed ones, which no setting makes, that follow only what near
+proposes by itself, and not what it calls if it has to.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from unittest.mock import patch
 
 from nearfar import Hybrid, Policy, ScriptedAgent, Side, StepRequest, ToolCall
 from nearfar.orchestrator.routing.agreement import AgreementRates
+from nearfar.orchestrator.task.policy import SpeculateConfig
 from nearfar.orchestrator.task.results import JudgedProposal, ToolOutcome
 from nearfar.protocols import ToolChoice
 from nearfar.protocols.fakes import Reply
@@ -34,15 +36,20 @@ _SEED: Final = 90210
 _FAR, _NEAR = 1.0, 0.1
 _DEAR: Final = 4
 """Price of a token that is written over one that is read."""
+_AT_ONCE: Final = 25
+_THRIFTY: Final = 0.8
+_THRIFTS: Final = (0.0, 0.25, 0.65, 0.95)
+"""The full figures have these settings, too."""
 _KNOWN: Final = 50
 """Tasks whose proposals are known."""
 _LONGEST: Final = 600.0
 """Seconds of a task, however busy the machine is."""
 _DRAWS: Final = 1000
-_SETTINGS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
+_Setting = tuple[str, Mapping[str, object]]
+_SETTINGS: Final[Mapping[str, _Setting]] = {
     "cloud": ("cloud", {}),
     "usual": ("speculate", {}),
-    "thrifty": ("speculate", {"thrift": 0.8}),
+    "thrifty": ("speculate", {"thrift": _THRIFTY}),
     **{f"fixed {k}": ("speculate", {"thrift": 0.0, "maximum_ahead": k, "learn": False}) for k in (1, 2)},
     **{f"fixed {k} own": ("speculate", {"thrift": 0.0, "maximum_ahead": k, "learn": False}) for k in (1, 2, 4)},
 }
@@ -58,10 +65,10 @@ class _Taken(NamedTuple):
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """Return the figures of both worlds. `data` is not used."""
     if not quick:
-        return asyncio.run(_figures(100))
+        return asyncio.run(_figures(100, _THRIFTS))
     scans = patch("nearfar.orchestrator.safety.scanner.run_in_daemon_thread", _at_once)
     with scans, asyncio.Runner(loop_factory=_SkippingLoop) as runner:
-        return runner.run(_figures(12))
+        return runner.run(_figures(12, ()))
 
 
 class _SkippingLoop(asyncio.SelectorEventLoop):
@@ -95,29 +102,38 @@ async def _at_once(work: Callable[[], object]) -> object:
     return work()
 
 
-async def _figures(tasks: int) -> dict[str, Any]:
+async def _figures(tasks: int, thrifts: Sequence[float]) -> dict[str, Any]:
     began, busy = time.perf_counter(), time.process_time()
-    runs = [(world, setting) for world in WORLDS for setting in _SETTINGS]
-    taken = {(world, setting): await _taken(world, setting, tasks) for world, setting in runs}
-    found: dict[str, Any] = {"speculate_busy_share": (time.process_time() - busy) / (time.perf_counter() - began)}
+    found: dict[str, Any] = {}
     for world in WORLDS:
-        alone = taken[world, "cloud"]
-        for name, setting in (("", "usual"), ("thrifty_", "thrifty")):
-            for place, figure in enumerate(("wall", "dollars")):
-                found[f"speculate_{name}{figure}_{world}"], interval = _ratio(taken[world, setting], alone, place)
-                found[f"speculate_{name}{figure}_{world}_interval"] = interval
-        fixed = [taken[world, setting] for setting in _SETTINGS if setting.startswith("fixed")]
-        found[f"speculate_fixed_{world}"] = [[_ratio(each, alone, place)[0] for place in (0, 1)] for each in fixed]
-        found[f"speculate_waste_{world}"] = [_waste(taken[world, setting], fixed, alone) for setting in ("usual", "thrifty")]
+        found |= await _figures_of(world, tasks, thrifts)
     for name in ("wall", "dollars", "thrifty_wall", "thrifty_dollars"):
         found[f"speculate_{name}"] = max(found[f"speculate_{name}_{world}"] for world in WORLDS)
     found["speculate_waste"] = max(waste for world in WORLDS for waste in found[f"speculate_waste_{world}"])
+    return {**found, "speculate_busy_share": (time.process_time() - busy) / (time.perf_counter() - began)}
+
+
+async def _figures_of(world: str, tasks: int, thrifts: Sequence[float]) -> dict[str, Any]:
+    taken = {name: await _taken(world, name, setting, tasks) for name, setting in _SETTINGS.items()}
+    alone, found = taken["cloud"], dict[str, Any]()
+    for name, setting in (("", "usual"), ("thrifty_", "thrifty")):
+        for place, figure in enumerate(("wall", "dollars")):
+            found[f"speculate_{name}{figure}_{world}"], interval = _ratio(taken[setting], alone, place)
+            found[f"speculate_{name}{figure}_{world}_interval"] = interval
+    fixed = {name: each for name, each in taken.items() if name.startswith("fixed")}
+    found[f"speculate_fixed_{world}"] = {name: _both(each, alone) for name, each in fixed.items()}
+    made = [each for name, each in fixed.items() if not name.endswith("own")]
+    found[f"speculate_waste_{world}"] = [_waste(taken[name], made, alone) for name in ("usual", "thrifty")]
+    found[f"speculate_waste_own_{world}"] = [_waste(taken[name], list(fixed.values()), alone) for name in ("usual", "thrifty")]
+    curve = {thrift: await _taken(world, "curve", ("speculate", {"thrift": thrift}), tasks) for thrift in thrifts}
+    known = {**curve, SpeculateConfig().thrift: taken["usual"], _THRIFTY: taken["thrifty"]}
+    found[f"speculate_by_thrift_{world}"] = [[thrift, *_both(known[thrift], alone)] for thrift in sorted(known)]
     return found
 
 
-async def _taken(world: str, setting: str, tasks: int) -> list[_Taken]:
-    """Return the figures of the tasks in one setting."""
-    strategy, given = _SETTINGS[setting]
+async def _taken(world: str, name: str, setting: _Setting, tasks: int) -> list[_Taken]:
+    """Return the figures of the tasks in one setting, which has a name."""
+    strategy, given = setting
     fresh = [RecordedTask(steps) for steps in recorded(world, SEEDS[1]) if steps][:tasks]
     named = {f"{world} {number}": task for number, task in enumerate(fresh)}
     spent = dict.fromkeys(named, 0.0)
@@ -129,20 +145,23 @@ async def _taken(world: str, setting: str, tasks: int) -> list[_Taken]:
 
     def near_step(request: StepRequest) -> Reply:
         has_to_call = request.tool_choice is ToolChoice.REQUIRED
-        return "I would answer." if has_to_call and setting.endswith("own") else named[request.messages[0].text].near(request)
+        return "I would answer." if has_to_call and name.endswith("own") else named[request.messages[0].text].near(request)
 
-    async def one(name: str) -> _Taken:
-        began = asyncio.get_running_loop().time()
-        result = await hybrid.run(name, strategy=strategy, task_class=world)
-        assert result.agent == "far", result.reasons
-        return _Taken(asyncio.get_running_loop().time() - began, spent[name])
+    async def one(number: int, task: str) -> _Taken:
+        async with slots:
+            await asyncio.sleep(number % _AT_ONCE / _AT_ONCE)
+            began = asyncio.get_running_loop().time()
+            result = await hybrid.run(task, strategy=strategy, task_class=world)
+            assert result.agent == "far", result.reasons
+            return _Taken(asyncio.get_running_loop().time() - began, spent[task])
 
     far, near = ScriptedAgent(far_step, name="far", side=Side.FAR, pace=_FAR), ScriptedAgent(near_step, name="near", pace=_NEAR)
     limits = {"maximum_turns": 40, "attempt_timeout": _LONGEST}
     policy = Policy.model_validate({"sensitivity": "public", **limits, "speculate": given})
     async with Hybrid(near=near, far=far, policy=policy, tools=tools_of(fresh)) as hybrid:
         _teach(hybrid._router.outcomes.agreement, world)
-        return list(await asyncio.gather(*map(one, named)))
+        slots = asyncio.Semaphore(_AT_ONCE)
+        return list(await asyncio.gather(*map(one, range(len(named)), named)))
 
 
 def _teach(rates: AgreementRates, world: str) -> None:
@@ -167,6 +186,11 @@ def _ratio(taken: Sequence[_Taken], alone: Sequence[_Taken], place: int) -> tupl
     chance, pairs = random.Random(_SEED), [(each[place], other[place]) for each, other in zip(taken, alone, strict=True)]
     draws = sorted(_quotient(chance.choices(pairs, k=len(pairs))) for _ in range(_DRAWS))
     return _quotient(pairs), [draws[int(0.025 * _DRAWS)], draws[int(0.975 * _DRAWS)]]
+
+
+def _both(taken: Sequence[_Taken], alone: Sequence[_Taken]) -> list[float]:
+    """Return the ratios of time and of dollars."""
+    return [_ratio(taken, alone, place)[0] for place in (0, 1)]
 
 
 def _quotient(pairs: Sequence[tuple[float, float]]) -> float:

@@ -23,7 +23,7 @@ _MOST_OVERTAKINGS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Conversation:
+class _LeftConversation:
     """A conversation whose last step left its cells in a sequence."""
 
     messages: tuple[Message, ...]
@@ -35,14 +35,14 @@ class _Conversation:
         return len(messages) > len(self.messages) and messages[: len(self.messages)] == self.messages
 
 
-class Admission:
+class StepAdmission:
     """The steps that wait for a sequence."""
 
     def __init__(self, sequences: Sequences, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._sequences = sequences
         self._clock = clock
         self._waiting: list[StepState] = []
-        self._left: dict[int, _Conversation] = {}
+        self._left: dict[int, _LeftConversation] = {}
         """By the identifier of the idle sequence."""
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class Admission:
         """Take note of the conversation of a step that has just given its sequence back."""
         called = step.generation.finished is FinishReason.TOOL_CALLS
         seconds = len(sequence.cells) * seconds_per_token if called else 0.0
-        self._left[sequence.identifier] = _Conversation(step.request.messages, self._clock() + seconds)
+        self._left[sequence.identifier] = _LeftConversation(step.request.messages, self._clock() + seconds)
 
     def _kept_from(self, step: "StepState") -> Collection[int]:
         """Return the sequences that are kept for other conversations: half of all at most, since no next turn may ever come."""

@@ -134,7 +134,7 @@ _LEAST_SECONDS: Final = 0.001
 """Seconds of a pass per token, below which guessing takes longer than computing."""
 _FIRST_STAKE: Final = 1.0
 _MOST_STAKE: Final = 12.0
-"""Passes that drafting may lose at first, and at most."""
+"""Passes that drafting may lose at first, and at most. Where a draft of one token costs more than a pass, no draft can pay."""
 _SHARE_TO_LOSE: Final = 0.01
 _SHORTEST_REST: Final = 64
 _LONGEST_REST: Final = 1 << 14

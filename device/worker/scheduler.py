@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, Performance, StepRequest
 from ...protocols.secrets import log_defect
-from .admission import Admission
+from .admission import StepAdmission
 from .draft_payoff import Pass
 from .drafting import Drafter, Drafting
 from .engine import Adapters, CacheContext, ImagePart, ImageReader, Model, Outfit, Sequence, Sequences, adapter_of, is_image, run, tokens_of
@@ -156,7 +156,7 @@ class Scheduler:
         measuring: Measuring | None = None,
         drafting: Drafting | None = None,
         images: ImageReader | None = None,
-        admission: Callable[[Sequences], Admission] = Admission,
+        admission: Callable[[Sequences], StepAdmission] = StepAdmission,
     ) -> None:
         """`drafting`: guesses tool calls, for engines that give the logits of several tokens of a sequence and can take them back.
         `images`: reads images; None: the model reads none. `admission`: makes the order in which steps begin."""

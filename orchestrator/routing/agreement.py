@@ -20,8 +20,6 @@ _WEIGHT: Final = 2.0
 """Proposals that the expectation from the wider group counts for."""
 _SHARE: Final = 0.2
 """Weight of the latest step in the mean duration of steps."""
-_FORGOTTEN: Final = 0.02
-"""Share of what is known of near's steps that each step of far makes forget."""
 _USUAL: Final = {Side.NEAR: 0.1, Side.FAR: 1.0}
 """Seconds of a step before any was seen."""
 _LEAST_DOUBT: Final = 2e-4
@@ -60,8 +58,6 @@ class AgreementRates:
     def time(self, side: Side, seconds: float) -> None:
         """Note how long one step of a side took, in seconds."""
         self._seconds[side] += _SHARE * (seconds - self._seconds[side])
-        if side is Side.FAR:  # near may have been slow only once, as while its model was loaded: some time it is tried again
-            self._seconds[Side.NEAR] += _FORGOTTEN * (_USUAL[Side.NEAR] - self._seconds[Side.NEAR])
 
     def least_odds(self, thrift: float) -> float:
         """Return the odds at which a further far call pays.

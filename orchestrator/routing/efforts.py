@@ -123,7 +123,7 @@ class ReasonedStep(Value):
     task_class: str = ""
     prompt_tokens: int
     tokens: int
-    """Of its reasoning."""
+    """Reasoning tokens that it took."""
     asked: AskedReasoning = AskedReasoning()
 
     @property
@@ -159,7 +159,7 @@ class _Account:
 
 @dataclass(slots=True)
 class Efforts:
-    """What is usual for each kind of step, and what was asked. Calls may come from any thread."""
+    """The usual reasoning of each kind of step, and what was asked. Calls may come from any thread."""
 
     _moments: dict[Group, _Moments] = field(default_factory=dict)
     _accounts: dict[tuple[str, str], _Account] = field(default_factory=dict)

@@ -60,7 +60,7 @@ from .eligibility import (
 from .outcomes import OutcomeStore
 from .steering import UNKNOWN_DOLLARS, Sessions, Steering
 from .success import Success, SuccessModel
-from .traces import ScoredAnswer, log_arbitration, log_score, log_task
+from .traces import Known, ScoredAnswer, log_arbitration, log_score, log_task
 
 logger = logging.getLogger(__name__)
 
@@ -234,11 +234,10 @@ class Router:
 
     def conclude(self, task: Task, result: Result, *, tools: Sequence[ToolSpec]) -> None:
         """Take note of a task that was answered."""
-        if task.policy.router.learn:
-            for draft in escalated_drafts(result.attempts):
-                self.outcomes.add(draft)
-            for step in reasoned_steps(task, result.calls):
-                self.outcomes.add(step)
+        if task.policy.router.learn and (len(result.attempts) > 1 or result.has_reasoned):
+            learned: list[Known] = [*escalated_drafts(result.attempts), *reasoned_steps(task, result.calls)]
+            for each in learned:
+                self.outcomes.add(each)
         if task.session is not None and not _is_escalated_under_a_budget(task, result):
             self.sessions.keep(task.session, result.agent, user=task.user)
         if task.session is not None and task.caller is not None and result.messages:

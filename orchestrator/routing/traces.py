@@ -114,7 +114,7 @@ class LoggedTask(Value):
     """Folder of the head that made the predictions."""
     attempts: tuple[LoggedAttempt, ...]
     proposals: tuple[JudgedProposal, ...] = ()
-    """What near proposed in `speculate`, and far judged."""
+    """Near's proposals in `speculate`, as far judged them."""
     reasoned: tuple[ReasonedStep, ...] = ()
     """How long its steps have reasoned, from which is known what is usual."""
 
@@ -236,7 +236,7 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
 
 
 Known = Outcome | ScoredAnswer | ScoredDraft | EscalatedDraft | JudgedProposal | ReasonedStep | ReportedFault
-"""What can be learned of one task."""
+"""One thing that is learned of a task."""
 
 
 def read_outcomes(path: Path) -> list[Known]:

@@ -111,7 +111,9 @@ class RunPrivacy:
     def _scanner(self) -> OutboundScanner:
         from .detection.standard import standard_detectors  # most tasks stay on the device, and need none of its patterns
 
-        return OutboundScanner(self._detector or standard_detectors(self._policy.spacy_model, self._policy.detectors), self._policy)
+        policy = self._policy
+        is_quick = self._detector is None and policy.spacy_model is None and not policy.detectors
+        return OutboundScanner(self._detector or standard_detectors(policy.spacy_model, policy.detectors), policy, is_quick=is_quick)
 
     def may_read(self, member: AgentHandle, label: Label) -> bool:
         """Return whether an agent may be told data with this label."""

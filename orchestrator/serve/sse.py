@@ -39,6 +39,8 @@ class EventStream:
         self._size = 0
         self._sending: asyncio.Task[None] | None = None
         self._is_over = False
+        self._has_ended = False
+        """The server was told that the response is over, together with its last event."""
         self._latest = time.monotonic()
         self._has_head = False
         self.has_begun = False
@@ -59,7 +61,8 @@ class EventStream:
         self._is_over = True
         if self._sending is not None:
             await self._sending
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        if not self._has_ended:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def aclose(self) -> None:
         """Send nothing more."""
@@ -78,7 +81,8 @@ class EventStream:
             if not self._has_head:
                 self._has_head = True
                 await self._send({"type": "http.response.start", "status": 200, "headers": encoded({**_HEAD, **self._headers()})})
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self._has_ended = self._is_over
+            await self._send({"type": "http.response.body", "body": data, "more_body": not self._is_over})
             self._latest = time.monotonic()
 
 

@@ -206,10 +206,11 @@ class CallLog:
         self.made: list[Call] = []
         """The calls of this node, in the order in which they ended."""
 
-    async def _reserved(self, request: StepRequest, card: AgentCard) -> Allowance | None:
-        """Reserve the budget for a call. Return None if the task has no account."""
+    async def _reserved(self, request: StepRequest, card: AgentCard) -> tuple[StepRequest, Allowance | None]:
+        """Reserve the budget for a call, and return the request within it. There is none if the task has no account."""
         account = None if self._runtime.context is None else self._runtime.context.account
-        return None if account is None else await account.reserve(request, card)
+        allowance = None if account is None else await account.reserve(request, card)
+        return request if allowance is None else allowance.request, allowance
 
     async def _end(
         self, call: Call, traced: TracedStep | None, listening: "_Listening", label: Label, allowance: Allowance | None, *, is_lost: bool
@@ -257,10 +258,9 @@ class CallLog:
         idle = self._idle_timeouts(handle, request)
         outbound = await self._filtered(handle, agent.card, request, label or self._label, role=role)
         request, reasoning = self._with_effort(outbound.request, agent.card, handle, role)
-        allowance = await self._reserved(request, agent.card)
-        request = request if allowance is None else allowance.request
+        request, allowance = await self._reserved(request, agent.card)
         traced = self._traced(handle, agent.card, request, role)
-        listening = _Listening(None if listener is None else outbound.listener(listener))
+        listening = _Listening(None if listener is None else outbound.listener(listener), reasoning)
         verdict: Verdict | None = None
         error: BaseException | None = None
         try:
@@ -285,7 +285,6 @@ class CallLog:
                 verdict=verdict,
                 shadow=shadow,
                 error=None if error is None else type(error).__name__,
-                reasoning=reasoning,
                 is_cut_short=allowance is not None and listening.reached_its_bound and allowance.is_cut,
                 **listening.figures(agent.card, error),
             )
@@ -377,8 +376,9 @@ def for_agent(request: StepRequest, handle: AgentHandle, card: AgentCard) -> Ste
 class _Listening:
     """The events received from one step."""
 
-    def __init__(self, listener: PlaceholderStream | None) -> None:
+    def __init__(self, listener: PlaceholderStream | None, reasoning: AskedReasoning | None) -> None:
         self._listener = listener
+        self._reasoning = reasoning
         self._started = time.monotonic()
         self._text: list[str] = []
         self._calls: list[ToolCall] = []
@@ -435,6 +435,7 @@ class _Listening:
             told = {"finish_reason": finished.reason, **{name: getattr(finished, name) for name in _TOLD}}
         return {
             **told,
+            "reasoning": self._reasoning,
             "dollars": self._dollars(card, error),
             "seconds": time.monotonic() - self._started,
             "first_token_seconds": self._heard[0] - self._started if self._heard else None,

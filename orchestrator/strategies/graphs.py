@@ -79,7 +79,7 @@ class TaskNodes:
         self.escalations: dict[Path, Escalation] = {}
         """The learned escalations that policies name, each loaded once."""
         self.priors: dict[str, str] = {}
-        """What must be true of a right outcome, by kind of task, without what a task names."""
+        """Lists of points that must be true of a right outcome, by kind of task."""
         self._part_graphs: dict[tuple[Strategy, bool], TaskGraph] = {}
 
     def build(self, strategy: Strategy) -> TaskGraphBuilder:
@@ -296,13 +296,16 @@ class TaskNodes:
         self.router.learn_costs(turn.task, agent, own, tools=self.context(runtime).tools)
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
-        """Let further samples vote, and accept the answer, or hand over to the next agent where the evidence speaks against it."""
-        voted = await with_votes(state, self, self.context(runtime), runtime)
-        left: TaskState = {**state, **voted}
-        return {**voted, **await self._judge(left, runtime)}
-
-    async def _judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Let further samples vote if the policy says so. Accept the answer, or hand over to the next agent where the evidence speaks
+        against it."""
         turn = AgentTurn(state, self.pool, self.context(runtime).output_model)
+        if turn.task.policy.evidence.votes == 1:
+            return await self._judge(turn, state, runtime)
+        voted = await with_votes(turn, state, runtime)
+        left: TaskState = {**state, **voted}
+        return {**voted, **await self._judge(AgentTurn(left, self.pool, self.context(runtime).output_model), left, runtime)}
+
+    async def _judge(self, turn: AgentTurn, state: TaskState, runtime: TaskRuntime) -> TaskState:
         assert turn.draft is not None, "an attempt is under way"
         said = value_of(Message, state["messages"][-1])
         draft = turn.draft.model_copy(update={"answer": text_of_calls(said.tool_calls) if said.tool_calls else said.text})

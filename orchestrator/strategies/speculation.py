@@ -45,7 +45,7 @@ class _Open:
     after: TaskState | None = None
     """The state behind it; None: near has not come that far, or cannot."""
     request: StepRequest | None = None
-    """What far is asked in that state."""
+    """The request that far gets in that state."""
     key: str = ""
     """Content of that request."""
 

@@ -121,7 +121,7 @@ class AskedAgent:
     log: CallLog
     role: str
     label: Label | None = None
-    """Of what it is told; None: it may be anything that the run has seen."""
+    """The label of the text that it is told; None: it may be anything that the run has seen."""
 
     async def card(self) -> AgentCard:
         """Return its card. Raises what opening the agent raises."""

@@ -5,7 +5,7 @@ draft needs no further sample.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ...protocols import Message, Side, ToolChoice
 from ..routing.answers import Answer
@@ -15,12 +15,9 @@ from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
 from .calls import CallLog, TaskRuntime, is_heard
-from .state import TaskContext, TaskState, as_json, value_of
+from .state import TaskState, as_json, value_of
 from .turn import AgentTurn
 from .verifying import AskedAgent, second_sample_temperature
-
-if TYPE_CHECKING:
-    from .graphs import TaskNodes
 
 _SETTLING_LEAD: Final = 2.0
 """Log odds by which an answer has to lead. Chosen on recorded samples of the shipped near model."""
@@ -64,15 +61,14 @@ class Ballot:
         return first - second >= _SETTLING_LEAD
 
 
-async def with_votes(state: TaskState, nodes: "TaskNodes", context: TaskContext, runtime: TaskRuntime) -> TaskState:
+async def with_votes(turn: AgentTurn, state: TaskState, runtime: TaskRuntime) -> TaskState:
     """Let further samples of the near agent that drafted vote on its answer, and return the state's update.
 
     Only an answer in words that was given in one step is voted on, and none that was shown as it was written.
     """
-    turn = AgentTurn(state, nodes.pool, context.output_model)
     task, draft = turn.task, turn.draft
     is_one_step = len(state["messages"]) == len(task.messages) + 1
-    if task.policy.evidence.votes < 2 or turn.handle.side is Side.FAR or task.output_schema is not None or is_heard(runtime):
+    if turn.handle.side is Side.FAR or task.output_schema is not None or is_heard(runtime):
         return {}
     said = value_of(Message, state["messages"][-1])
     if draft is None or not is_one_step or not said.text.strip() or said.tool_calls:

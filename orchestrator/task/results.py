@@ -219,7 +219,7 @@ class Speculation(Value):
     proposed: int = 0
     """Steps that near has proposed."""
     judged: tuple[JudgedProposal, ...] = ()
-    """Those of them that far has judged: it took the same step, or another one. The rest led on from one that it did not take."""
+    """The proposals that far has judged: it took the same step, or another one. The rest led on from one that it did not take."""
     wasted_dollars: Dollars = Decimal(0)
     """US dollars of far calls that led nowhere; None: a provider does not say what a cancelled call costs."""
     saved_seconds: float = 0.0
@@ -358,6 +358,11 @@ class Result(Value):
         if self.near.dollars is None or self.far.dollars is None:
             return None
         return self.near.dollars + self.far.dollars
+
+    @property
+    def has_reasoned(self) -> bool:
+        """Return whether an agent says that it has reasoned."""
+        return bool(self.near.usage.reasoning_tokens or self.far.usage.reasoning_tokens)
 
     @property
     def saved_dollars(self) -> Decimal | None:

@@ -24,6 +24,7 @@ TAKES: dict[str, tuple[object, ...]] = {
     "unstick": (True,),
     "approval": (True,),
     "time_limit": (5, 1.5),
+    "effort": (1.5,),
     "result_limit": (5,),
     "remember": (True,),
     "maximum_bytes": (5,),

@@ -53,6 +53,11 @@ def test_outcomes_stand_above_the_defaults() -> None:
     assert strategy_of(chooser, APPS) is Strategy.EVA
 
 
+def test_speculate_is_an_arm_once_it_was_measured() -> None:
+    known = outcomes(60, {Strategy.SPECULATE: 0.9, Strategy.EVA: 0.5}, profile=SEARCH, draw=random.Random(1).random)
+    assert strategy_of(Chooser(FREE, known), SEARCH) is Strategy.SPECULATE
+
+
 def test_a_few_lucky_outcomes_do_not_mislead() -> None:
     draw = random.Random(1).random
     chooser = Chooser(FREE, outcomes(200, {Strategy.EVA: 0.8, Strategy.PEVR: 0.5}, profile=SEARCH, draw=draw))

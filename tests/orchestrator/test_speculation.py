@@ -1,17 +1,36 @@
 """The strategy `speculate`: near runs ahead of far, and answers and effects are those of `cloud`."""
 
+import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import anyio
 import pytest
 
-from nearfar import Hybrid, NearfarError, Policy, Result, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, tool
+from nearfar import (
+    BudgetExceeded,
+    Hybrid,
+    NearfarError,
+    Policy,
+    Records,
+    Result,
+    ScriptedAgent,
+    Side,
+    StepRequest,
+    ToolCall,
+    Unavailable,
+    tool,
+)
+from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope, Units
+from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.routing.agreement import AgreementRates
 from nearfar.orchestrator.task.events import AgentText, TaskFinished, ToolStarted
 from nearfar.orchestrator.task.results import JudgedProposal, ToolOutcome
 from nearfar.orchestrator.task.tools import Effect, Tool
+from nearfar.orchestrator.tracing.page import rows_of
+from nearfar.protocols import Prices
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.items import Tier
 
@@ -321,3 +340,85 @@ async def test_a_near_side_that_was_slow_once_is_tried_again() -> None:
         hybrid._router.outcomes.agreement.time(Side.NEAR, 1000.0)
         await hybrid.run("Play.", strategy="speculate", sensitivity="public")
     assert near.requests
+
+
+PRICES = Prices.model_validate({"input": 10, "output": 10, "source": "a test", "as_of": "2026-11-18"})
+
+
+@dataclass
+class Paid:
+    """A far side with prices that is asked ahead, and the book of what it costs."""
+
+    book: BudgetBook = field(default_factory=lambda: BudgetBook(MemoryStorage()))
+    reserved: list[float] = field(default_factory=list)
+    """Dollars that were spent or reserved whenever far was asked."""
+
+    @property
+    def taken(self) -> float:
+        balance = self.book.balance(BudgetScope("day"))
+        return balance.spent.of("dollars") + balance.reserved.of("dollars")
+
+    async def run(self, tasks: int, *, dollars: float, pace: float = 0.01) -> list[Result | NearfarError]:
+        """Serve tasks side by side under a limit for the day."""
+
+        def step(request: StepRequest) -> Reply:
+            number = sum(message.role == "tool" for message in request.messages)
+            return "Done." if number == 4 else ToolCall(id=f"c{number}", name="look", arguments={"at": number})
+
+        def far_step(request: StepRequest) -> Reply:
+            self.reserved.append(self.taken)
+            return step(request)
+
+        def near_step(request: StepRequest) -> Reply:
+            number = sum(message.role == "tool" for message in request.messages)
+            return ToolCall(id=f"n{number}", name="look", arguments={"at": 9}) if number == 2 else step(request)
+
+        async def served() -> Result | NearfarError:
+            try:
+                return await hybrid.run("Play.", strategy="speculate")
+            except NearfarError as error:
+                return error
+
+        far = ScriptedAgent(far_step, name="far", side=Side.FAR, prices=PRICES, pace=pace)
+        near = ScriptedAgent(near_step, name="near")
+        limits = {"maximum_output_tokens": 100, "limits": {"day": {"dollars": dollars}}, "fallback": {"triggers": ()}}
+        policy = Policy.model_validate({"sensitivity": "public", "speculate": {"thrift": 0.0}, **limits})
+        async with Hybrid(near=near, far=far, tools=World().tools, policy=policy, records=Records(budgets=self.book)) as hybrid:
+            return list(await asyncio.gather(*(served() for _ in range(tasks))))
+
+
+async def test_each_far_call_ahead_is_reserved_and_a_cancelled_one_counts_as_the_most() -> None:
+    paid = Paid()
+    (result,) = await paid.run(1, dollars=1)
+    assert isinstance(result, Result)
+    most = 100 * 10 / 1e6
+    assert max(paid.reserved) > 2 * most, "two calls are reserved at once"
+    lost = [call for call in result.calls if call.shadow]
+    assert {(call.error, call.dollars) for call in lost} == {("CancelledError", None)}
+    assert result.speculation is not None
+    assert result.speculation.wasted_dollars is None
+    known = sum(float(call.dollars or 0) for call in result.calls)
+    assert paid.taken > known + len(lost) * most, "the prompt counts, too"
+    assert paid.book.balance(BudgetScope("day")).reserved == Units()
+
+
+@pytest.mark.parametrize("limit", [0.01, 0.02, 0.05])
+async def test_many_tasks_that_run_ahead_keep_to_the_limit_of_the_day(limit: float) -> None:
+    paid = Paid()
+    found = await paid.run(8, dollars=limit)
+    assert max(paid.reserved) <= limit
+    assert paid.taken <= limit
+    assert all(isinstance(each, Result | BudgetExceeded) for each in found)
+
+
+async def test_a_trace_tells_how_far_near_ran_ahead(tmp_path: Path) -> None:
+    ledger = Ledger()
+    far = ScriptedAgent(lambda request: ledger.step(request, "far"), name="far", side=Side.FAR)
+    near = ScriptedAgent(lambda request: ledger.step(request, "near"), name="near", confidence=0.9)
+    async with Hybrid(near=near, far=far, tools=ledger.tools, records=tmp_path) as hybrid:
+        result = await hybrid.run("Put.", strategy="speculate", sensitivity="public", idempotency_key="the run")
+        rows = rows_of(await anyio.to_thread.run_sync(hybrid.traces.entries, "the run"))
+    assert result.speculation is not None
+    (row,) = [row for row in rows if row.title.startswith("near ran ahead")]
+    assert f"{result.speculation.confirmed} of {len(result.speculation.judged)} judged" in row.title
+    assert "near's confidence 0.900" in row.text

@@ -208,10 +208,9 @@ async def test_a_judge_of_a_single_world_reads_no_points() -> None:
             await hybrid.run(QUESTION)
 
 
-async def test_an_unknown_judge_is_a_configuration_error() -> None:
-    async with hybrid_of(Judge("Right: No"), "outcome", evidence={"judge": "other"}) as hybrid:
-        with pytest.raises(ConfigError, match="no agent 'other'"):
-            await hybrid.run(QUESTION)
+def test_an_unknown_judge_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="no agent 'other'"):
+        hybrid_of(Judge("Right: No"), "outcome", evidence={"judge": "other"})
 
 
 async def test_an_answer_is_verified_against_its_schema_and_what_tools_found() -> None:

@@ -90,21 +90,14 @@ def test_a_router_that_explores_comes_back_to_the_better_agent_after_a_bad_start
     assert chosen.count(best) > 100
 
 
-def test_near_runs_ahead_again_although_its_first_step_took_long() -> None:
-    rates = AgreementRates()
+def test_near_runs_ahead_although_its_first_step_took_long_and_its_first_proposals_were_wrong() -> None:
+    rates, proposal = AgreementRates(), JudgedProposal(task_class="towns")
     rates.time(Side.NEAR, 10.0)
     assert rates.least_odds(0.4) > 1
-    for _ in range(150):
-        rates.time(Side.FAR, 1.0)
-    assert rates.odds((JudgedProposal(),)) >= rates.least_odds(0.4)
-
-
-def test_near_does_not_run_ahead_of_a_far_side_that_stays_faster() -> None:
-    rates = AgreementRates()
-    for _ in range(60):
-        rates.time(Side.FAR, 1.0)
-        rates.time(Side.NEAR, 2.0)
-    assert rates.least_odds(0.4) > 1
+    for number in range(40):
+        rates.time(Side.NEAR, 0.1)
+        rates.learn(proposal.model_copy(update={"confirmed": number > 3}))
+    assert rates.odds((proposal,)) >= rates.least_odds(0.4)
 
 
 def test_drafting_is_tried_again_however_often_it_has_failed() -> None:

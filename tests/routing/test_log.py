@@ -135,6 +135,9 @@ async def test_the_propensity_of_an_explored_choice_is_on_record_and_traces_are_
 def test_auto_tells_with_which_probability_it_drew_a_configuration() -> None:
     chooser = Chooser(AutoConfig(explore_share=1.0), seed=1)
     policy = Policy.model_validate({"strategy": "auto", "sensitivity": "public"})
+    offered = chooser.explain(TaskProfile.of("Is it open?", ()), policy).candidates
+    tried = [chooser.choose(TaskProfile.of("Is it open?", ()), policy) for _ in offered]
+    assert tried[0].propensity == 1  # each is tried once, which is no matter of chance
     chosen = [chooser.choose(TaskProfile.of("Is it open?", ()), policy) for _ in range(300)]
     for arm in {each.chosen.key for each in chosen}:
         drawn = [each for each in chosen if each.chosen.key == arm]

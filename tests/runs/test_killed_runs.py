@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).with_name("killed_runs.py")
-STEPS = {"device": 7, "pevr": 9, "eva": 9, "minions": 5, "subtasks": 4, "roles": 8, "opinion": 11}
+STEPS = {"device": 7, "pevr": 9, "eva": 9, "minions": 5, "subtasks": 4, "roles": 8, "opinion": 11, "speculate": 7}
 """At least so many steps there are at which it dies."""
 PARTS = 3
-AT_ONCE = {"device": 1, "pevr": 1, "eva": 1, "minions": 3, "subtasks": 2, "roles": 1, "opinion": 1}
+AT_ONCE = {"device": 1, "pevr": 1, "eva": 1, "minions": 3, "subtasks": 2, "roles": 1, "opinion": 1, "speculate": 3}
 """Agents that are asked side by side, and so once more where the process dies meanwhile."""
 
 

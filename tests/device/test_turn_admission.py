@@ -7,7 +7,7 @@ from llama_engine import require_llama
 
 require_llama()
 
-from nearfar.device.worker.admission import Admission
+from nearfar.device.worker.admission import StepAdmission
 from nearfar.device.worker.engine import Sequence, Sequences
 from nearfar.protocols import FinishReason, Message, StepRequest, ToolCall, ToolResult
 
@@ -48,7 +48,7 @@ class Desk:
     def __init__(self, *, sequences: int = 1) -> None:
         self.now = 0.0
         self.sequences = Sequences(NoCache(), count=sequences, cells=10_000)
-        self.admission = Admission(self.sequences, clock=lambda: self.now)
+        self.admission = StepAdmission(self.sequences, clock=lambda: self.now)
 
     def arrive(self, run: int, turn: int = 0) -> Step:
         messages = [Message.user(f"task {run}")]
