@@ -33,8 +33,8 @@ from typing import Any, Final
 
 import numpy
 
+from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cache import thresholds as lookups
-from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.database import StoredAnswer
 from nearfar.orchestrator.cache.guards import objection
 from nearfar.orchestrator.cache.thresholds import Interval, QuestionPair, calibrate_threshold, judge_pairs

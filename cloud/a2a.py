@@ -66,7 +66,6 @@ except ImportError as error:
 
 logger = logging.getLogger(__name__)
 
-_CARD_SECONDS: Final = 30.0
 _CANCEL_SECONDS: Final = 5.0
 """Seconds for the other side to hear that its answer is not needed any more."""
 _POLL_SECONDS: Final = (0.2, 5.0)

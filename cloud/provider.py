@@ -40,6 +40,7 @@ from ..protocols.validation import check_request
 from .connections import Connections, near_client, unpacks_bounded
 from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject, provider_name, server_of
 from .failures import (
+    UNREADABLE_STATES,
     Deadline,
     Pause,
     RetryPolicy,
@@ -51,7 +52,6 @@ from .failures import (
     redirect_error,
     transport_errors,
 )
-from .marks import UNREADABLE_STATES
 from .streaming import StopCutter, SurrogateJoiner, check_text, checked_calls, counted_usage, finished, json_events
 
 _ERROR_BYTES = 65536

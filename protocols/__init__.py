@@ -9,240 +9,107 @@ from typing import TYPE_CHECKING
 from .lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .agent import Agent, AgentCard, Capabilities, Execution, Limits, LongPrompt, Prices, Side, StepStream, complete, stream
-    from .attachments import Attachment
-    from .device_state import DeviceState, DeviceStateSource, PowerSource, SimulatedDevice, Thermal
-    from .errors import (
-        AgentError,
-        ApprovalNeeded,
-        BudgetExceeded,
-        Cancelled,
-        ConfigError,
-        ContentFiltered,
-        ContextOverflow,
-        DeadlineExceeded,
-        IdempotencyConflict,
-        InternalError,
-        InvalidOutput,
-        InvalidRequest,
-        LedgerConflict,
-        ModelError,
-        ModelNotFound,
-        NearfarError,
-        NoSuchModel,
-        NotFound,
-        PermissionDenied,
-        PrivacyViolation,
-        ProviderAuthError,
-        QuotaExceeded,
-        RateLimited,
-        RequestRefused,
-        ResumeLost,
-        RunBusy,
-        Stalled,
-        StepLost,
-        StoreCorrupt,
-        StoreError,
-        StoreUnavailable,
-        SyncRefused,
-        Unauthenticated,
-        Unavailable,
-        Unsupported,
-        UserError,
-        VersionConflict,
-        WorkerCrashed,
-    )
-    from .fakes import ReplayAgent, ScriptedAgent, record
-    from .steps import (
-        ApprovalRequest,
-        Effort,
-        EnergySource,
-        Finished,
-        FinishReason,
-        JsonSchema,
-        LikelyToken,
-        Message,
-        Performance,
-        ProviderState,
-        Sensitivity,
-        StepEvent,
-        StepReply,
-        StepRequest,
-        TextDelta,
-        TokenLogprob,
-        ToolCall,
-        ToolCalled,
-        ToolChoice,
-        ToolResult,
-        ToolSpec,
-        Usage,
-    )
+    from .agent import Agent as Agent
+    from .agent import AgentCard as AgentCard
+    from .agent import Capabilities as Capabilities
+    from .agent import Execution as Execution
+    from .agent import Limits as Limits
+    from .agent import LongPrompt as LongPrompt
+    from .agent import Prices as Prices
+    from .agent import Side as Side
+    from .agent import StepStream as StepStream
+    from .agent import complete as complete
+    from .agent import stream as stream
+    from .attachments import Attachment as Attachment
+    from .device_state import DeviceState as DeviceState
+    from .device_state import DeviceStateSource as DeviceStateSource
+    from .device_state import PowerSource as PowerSource
+    from .device_state import SimulatedDevice as SimulatedDevice
+    from .device_state import Thermal as Thermal
+    from .errors import AgentError as AgentError
+    from .errors import ApprovalNeeded as ApprovalNeeded
+    from .errors import BudgetExceeded as BudgetExceeded
+    from .errors import Cancelled as Cancelled
+    from .errors import ConfigError as ConfigError
+    from .errors import ContentFiltered as ContentFiltered
+    from .errors import ContextOverflow as ContextOverflow
+    from .errors import DeadlineExceeded as DeadlineExceeded
+    from .errors import IdempotencyConflict as IdempotencyConflict
+    from .errors import InternalError as InternalError
+    from .errors import InvalidOutput as InvalidOutput
+    from .errors import InvalidRequest as InvalidRequest
+    from .errors import LedgerConflict as LedgerConflict
+    from .errors import ModelError as ModelError
+    from .errors import ModelNotFound as ModelNotFound
+    from .errors import NearfarError as NearfarError
+    from .errors import NoSuchModel as NoSuchModel
+    from .errors import NotFound as NotFound
+    from .errors import PermissionDenied as PermissionDenied
+    from .errors import PrivacyViolation as PrivacyViolation
+    from .errors import ProviderAuthError as ProviderAuthError
+    from .errors import QuotaExceeded as QuotaExceeded
+    from .errors import RateLimited as RateLimited
+    from .errors import RequestRefused as RequestRefused
+    from .errors import ResumeLost as ResumeLost
+    from .errors import RunBusy as RunBusy
+    from .errors import Stalled as Stalled
+    from .errors import StepLost as StepLost
+    from .errors import StoreCorrupt as StoreCorrupt
+    from .errors import StoreError as StoreError
+    from .errors import StoreUnavailable as StoreUnavailable
+    from .errors import SyncRefused as SyncRefused
+    from .errors import Unauthenticated as Unauthenticated
+    from .errors import Unavailable as Unavailable
+    from .errors import Unsupported as Unsupported
+    from .errors import UserError as UserError
+    from .errors import VersionConflict as VersionConflict
+    from .errors import WorkerCrashed as WorkerCrashed
+    from .fakes import ReplayAgent as ReplayAgent
+    from .fakes import ScriptedAgent as ScriptedAgent
+    from .fakes import record as record
+    from .steps import ApprovalRequest as ApprovalRequest
+    from .steps import Effort as Effort
+    from .steps import EnergySource as EnergySource
+    from .steps import Finished as Finished
+    from .steps import FinishReason as FinishReason
+    from .steps import JsonSchema as JsonSchema
+    from .steps import LikelyToken as LikelyToken
+    from .steps import Message as Message
+    from .steps import Performance as Performance
+    from .steps import ProviderState as ProviderState
+    from .steps import Sensitivity as Sensitivity
+    from .steps import StepEvent as StepEvent
+    from .steps import StepReply as StepReply
+    from .steps import StepRequest as StepRequest
+    from .steps import TextDelta as TextDelta
+    from .steps import TokenLogprob as TokenLogprob
+    from .steps import ToolCall as ToolCall
+    from .steps import ToolCalled as ToolCalled
+    from .steps import ToolChoice as ToolChoice
+    from .steps import ToolResult as ToolResult
+    from .steps import ToolSpec as ToolSpec
+    from .steps import Usage as Usage
 
-__all__ = [
-    "Agent",
-    "AgentCard",
-    "AgentError",
-    "ApprovalNeeded",
-    "ApprovalRequest",
-    "Attachment",
-    "BudgetExceeded",
-    "Cancelled",
-    "Capabilities",
-    "ConfigError",
-    "ContentFiltered",
-    "ContextOverflow",
-    "DeadlineExceeded",
-    "DeviceState",
-    "DeviceStateSource",
-    "Effort",
-    "EnergySource",
-    "Execution",
-    "FinishReason",
-    "Finished",
-    "IdempotencyConflict",
-    "InternalError",
-    "InvalidOutput",
-    "InvalidRequest",
-    "JsonSchema",
-    "LedgerConflict",
-    "LikelyToken",
-    "Limits",
-    "LongPrompt",
-    "Message",
-    "ModelError",
-    "ModelNotFound",
-    "NearfarError",
-    "NoSuchModel",
-    "NotFound",
-    "Performance",
-    "PermissionDenied",
-    "PowerSource",
-    "Prices",
-    "PrivacyViolation",
-    "ProviderAuthError",
-    "ProviderState",
-    "QuotaExceeded",
-    "RateLimited",
-    "ReplayAgent",
-    "RequestRefused",
-    "ResumeLost",
-    "RunBusy",
-    "ScriptedAgent",
-    "Sensitivity",
-    "Side",
-    "SimulatedDevice",
-    "Stalled",
-    "StepEvent",
-    "StepLost",
-    "StepReply",
-    "StepRequest",
-    "StepStream",
-    "StoreCorrupt",
-    "StoreError",
-    "StoreUnavailable",
-    "SyncRefused",
-    "TextDelta",
-    "Thermal",
-    "TokenLogprob",
-    "ToolCall",
-    "ToolCalled",
-    "ToolChoice",
-    "ToolResult",
-    "ToolSpec",
-    "Unauthenticated",
-    "Unavailable",
-    "Unsupported",
-    "Usage",
-    "UserError",
-    "VersionConflict",
-    "WorkerCrashed",
-    "complete",
-    "record",
-    "stream",
-]
+_NAMES = {
+    "agent": "Agent AgentCard Capabilities Execution Limits LongPrompt Prices Side StepStream complete stream",
+    "attachments": "Attachment",
+    "device_state": "DeviceState DeviceStateSource PowerSource SimulatedDevice Thermal",
+    "errors": (
+        "AgentError ApprovalNeeded BudgetExceeded Cancelled ConfigError ContentFiltered ContextOverflow DeadlineExceeded "
+        "IdempotencyConflict InternalError InvalidOutput InvalidRequest LedgerConflict ModelError ModelNotFound NearfarError NoSuchModel "
+        "NotFound PermissionDenied PrivacyViolation ProviderAuthError QuotaExceeded RateLimited RequestRefused ResumeLost RunBusy "
+        "Stalled StepLost StoreCorrupt StoreError StoreUnavailable SyncRefused Unauthenticated Unavailable Unsupported UserError "
+        "VersionConflict WorkerCrashed"
+    ),
+    "fakes": "ReplayAgent ScriptedAgent record",
+    "steps": (
+        "ApprovalRequest Effort EnergySource FinishReason Finished JsonSchema LikelyToken Message Performance ProviderState Sensitivity "
+        "StepEvent StepReply StepRequest TextDelta TokenLogprob ToolCall ToolCalled ToolChoice ToolResult ToolSpec Usage"
+    ),
+}
+"""The names that each module defines."""
+_HOMES = dict(sorted((name, module) for module, names in _NAMES.items() for name in names.split()))
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "Agent": "agent",
-        "AgentCard": "agent",
-        "AgentError": "errors",
-        "ApprovalNeeded": "errors",
-        "ApprovalRequest": "steps",
-        "Attachment": "attachments",
-        "BudgetExceeded": "errors",
-        "Cancelled": "errors",
-        "Capabilities": "agent",
-        "ConfigError": "errors",
-        "ContentFiltered": "errors",
-        "ContextOverflow": "errors",
-        "DeadlineExceeded": "errors",
-        "DeviceState": "device_state",
-        "DeviceStateSource": "device_state",
-        "Effort": "steps",
-        "EnergySource": "steps",
-        "Execution": "agent",
-        "FinishReason": "steps",
-        "Finished": "steps",
-        "IdempotencyConflict": "errors",
-        "LedgerConflict": "errors",
-        "InternalError": "errors",
-        "InvalidOutput": "errors",
-        "InvalidRequest": "errors",
-        "JsonSchema": "steps",
-        "LikelyToken": "steps",
-        "Limits": "agent",
-        "Message": "steps",
-        "ModelError": "errors",
-        "ModelNotFound": "errors",
-        "NearfarError": "errors",
-        "NoSuchModel": "errors",
-        "NotFound": "errors",
-        "Performance": "steps",
-        "PermissionDenied": "errors",
-        "PowerSource": "device_state",
-        "LongPrompt": "agent",
-        "Prices": "agent",
-        "PrivacyViolation": "errors",
-        "ProviderState": "steps",
-        "ProviderAuthError": "errors",
-        "QuotaExceeded": "errors",
-        "RateLimited": "errors",
-        "ReplayAgent": "fakes",
-        "RequestRefused": "errors",
-        "ResumeLost": "errors",
-        "RunBusy": "errors",
-        "ScriptedAgent": "fakes",
-        "Sensitivity": "steps",
-        "Side": "agent",
-        "SimulatedDevice": "device_state",
-        "Stalled": "errors",
-        "StepLost": "errors",
-        "StepEvent": "steps",
-        "StepReply": "steps",
-        "StepRequest": "steps",
-        "StepStream": "agent",
-        "StoreCorrupt": "errors",
-        "StoreError": "errors",
-        "StoreUnavailable": "errors",
-        "SyncRefused": "errors",
-        "TextDelta": "steps",
-        "Thermal": "device_state",
-        "TokenLogprob": "steps",
-        "ToolCall": "steps",
-        "ToolCalled": "steps",
-        "ToolChoice": "steps",
-        "ToolResult": "steps",
-        "ToolSpec": "steps",
-        "Unauthenticated": "errors",
-        "Unavailable": "errors",
-        "Unsupported": "errors",
-        "Usage": "steps",
-        "UserError": "errors",
-        "VersionConflict": "errors",
-        "WorkerCrashed": "errors",
-        "complete": "agent",
-        "record": "fakes",
-        "stream": "agent",
-    },
-)
+__all__ = [*_HOMES]
+
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -5,13 +5,12 @@ bounded by the files that it may have open. docs/security.md lists all limits; t
 `orchestrator/memory/validation.py` and `orchestrator/memory/sync/`.
 """
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
-
-import anyio
 
 _MEBIBYTE: Final = 1024 * 1024
 
@@ -215,6 +214,6 @@ class Pulse:
         while not self.is_silent:
             if not ticks % _TICKS_PER_BEAT:
                 await beat()
-            await anyio.sleep(self._tick)
+            await asyncio.sleep(self._tick)
             ticks += 1
             self._silent_ticks += 1

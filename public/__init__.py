@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from nearfar.protocols.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from nearfar.cloud.admission import GatewayLimits as GatewayLimits
     from nearfar.cloud.config import A2aAgentConfig as A2aAgentConfig
+    from nearfar.cloud.config import GatewayLimits as GatewayLimits
     from nearfar.cloud.config import ProviderConfig as ProviderConfig
     from nearfar.cloud.near_server import NearServerConfig as NearServerConfig
     from nearfar.device.llama import LlamaAgent as LlamaAgent
     from nearfar.device.onnx import OnnxAgent as OnnxAgent
     from nearfar.orchestrator.budgets.book import BudgetBook as BudgetBook
-    from nearfar.orchestrator.cache.answers import AnswerCache as AnswerCache
+    from nearfar.orchestrator.cache import AnswerCache as AnswerCache
     from nearfar.orchestrator.compose.agents import FarConfig as FarConfig
     from nearfar.orchestrator.compose.agents import GatewayConfig as GatewayConfig
     from nearfar.orchestrator.compose.agents import LocalFarConfig as LocalFarConfig
@@ -307,13 +307,12 @@ if TYPE_CHECKING:
     __version__: str
 
 _NAMES = {
-    "cloud.admission": "GatewayLimits",
-    "cloud.config": "A2aAgentConfig ProviderConfig",
+    "cloud.config": "A2aAgentConfig GatewayLimits ProviderConfig",
     "cloud.near_server": "NearServerConfig",
     "device.llama": "LlamaAgent",
     "device.onnx": "OnnxAgent",
     "orchestrator.budgets.book": "BudgetBook",
-    "orchestrator.cache.answers": "AnswerCache",
+    "orchestrator.cache": "AnswerCache",
     "orchestrator.compose.agents": "FarConfig GatewayConfig LocalFarConfig NearConfig",
     "orchestrator.compose.config": "Config load_config",
     "orchestrator.compose.hub": "AttachedConfig CallerConfig HubConfig ServeConfig WorkerConfig",

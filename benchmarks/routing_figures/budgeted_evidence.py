@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.lab.replay.recording import RecordedAgent
+from nearfar.orchestrator.lab.replay import RecordedAgent
 from nearfar.orchestrator.lab.statistics import percentile_interval
 from nearfar.orchestrator.routing.budget import FarShareController
 from nearfar.orchestrator.routing.cards import DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, bind

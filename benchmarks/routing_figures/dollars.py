@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from nearfar.orchestrator.budgets.book import Commitment
-from nearfar.orchestrator.lab.replay.recording import RecordedAgent
+from nearfar.orchestrator.lab.replay import RecordedAgent
 from nearfar.orchestrator.routing.drafts import DraftChoice
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task.decisions import RouteDecision

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 import numpy
 
-from nearfar.orchestrator.lab.replay.recording import RecordedAgent
+from nearfar.orchestrator.lab.replay import RecordedAgent
 from nearfar.orchestrator.lab.training import train_head, write_head
 from nearfar.orchestrator.lab.training.parts import LANDMARKS
 from nearfar.orchestrator.routing.head import Head

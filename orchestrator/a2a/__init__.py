@@ -35,8 +35,7 @@ from ...protocols.tokens import Scope, Tokens
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..serve.callers import Callers, OriginCheck
-from ..serve.errors import openai_error, status_of
-from ..serve.requests import ClientLeft, Receive, Send, read_body
+from ..serve.requests import ClientLeft, Receive, Send, openai_error, read_body, status_of
 from ..serve.requests import Scope as Asgi
 from ..serve.server import serve_app
 from ..serve.sse import encoded

@@ -37,8 +37,8 @@ from ..agents.pool import AgentHandle, AgentPool
 from ..task.results import price
 from ..task.task import TaskScope, current_scope
 from ..util.runtime import cancel_task
+from . import AnswerCache, Lookup
 from .admission import exact_key, objection_to_request
-from .answers import AnswerCache, Lookup
 from .database import StoredAnswer, end_of_replay
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from ..storage.sqlite_files import is_foreign, make_private
 
 if TYPE_CHECKING:
     from ..memory.store import MemoryStore
-    from .answers import AnswerCache
+    from . import AnswerCache
 
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from .database import CacheDatabase
 from .guards import objection
 
 if TYPE_CHECKING:
-    from .answers import TextEmbedder
+    from . import TextEmbedder
 
 
 CONFIDENCE: Final = 0.95

@@ -9,7 +9,7 @@ import typer
 from rich.progress import track
 
 from ...protocols import ConfigError
-from ..cache.answers import AnswerCache
+from ..cache import AnswerCache
 from ..cache.database import ErasedMemory
 from ..cache.thresholds import (
     CategoryStatistics,

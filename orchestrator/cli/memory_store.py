@@ -15,7 +15,6 @@ from rich.text import Text
 from ...protocols import ConfigError, NotFound
 from ...protocols.items import Source, Tier, parse_namespace
 from ..compose.memory import memory_path, open_memory, recover_memory
-from ..memory.reading import address_text
 from ..task.stores import MemoryConfig
 from . import options
 from .options import parse_name, read_section
@@ -194,6 +193,8 @@ def _import_lines(imported: "Imported", *, dry_run: bool) -> Iterator[Line]:
     if imported.kept:
         told = f"{count_text(len(imported.kept), 'item')} here have another value and are kept; --overwrite replaces them:"
         yield Note(told, "yellow")
+    from ..memory.reading import address_text  # with LangGraph, which `nearfar serve` does without
+
     for address in imported.kept[:_SHOWN]:
         yield Note(f"  {address_text(address)}", "")
     if len(imported.kept) > _SHOWN:

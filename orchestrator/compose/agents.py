@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
 
-from ...cloud.admission import GatewayLimits as GatewayLimits
 from ...cloud.config import A2aAgentConfig, ProviderConfig, prices_of
+from ...cloud.config import GatewayLimits as GatewayLimits
 from ...cloud.near_server import PROGRAMS, open_server, parse_server
 from ...cloud.near_server import NearServerConfig as NearServerConfig
 from ...cloud.near_server import find_servers as find_servers

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from ...cloud.admission import GatewayLimits
-from ...cloud.config import ProviderConfig, usual_key
+from ...cloud.config import GatewayLimits, ProviderConfig, usual_key
 from ...protocols import ConfigError, Side
 from ...protocols.steps import Value
 from ..mcp import McpName, McpServerConfig

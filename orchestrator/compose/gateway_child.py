@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from pydantic import TypeAdapter
 
-from ...cloud.admission import GatewayLimits
-from ...cloud.config import A2aAgentConfig, ProviderConfig, build_provider
+from ...cloud.config import A2aAgentConfig, GatewayLimits, ProviderConfig, build_provider
 from ...protocols import Agent, ConfigError, NearfarError, Side
 from ...protocols.limits import ask_for_open_files
 from ..agents.pool import AgentPool

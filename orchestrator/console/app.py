@@ -19,8 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...protocols import ConfigError, InternalError, InvalidRequest, NearfarError, NotFound, RateLimited, Unauthenticated
 from ...protocols.secrets import log_defect
 from ..serve.callers import OriginCheck
-from ..serve.errors import anthropic_error, status_of
-from ..serve.requests import ClientLeft, read_body
+from ..serve.requests import ClientLeft, anthropic_error, read_body, status_of
 from ..serve.sse import encoded, while_connected
 from .access import BrowserLogins, BrowserSession
 from .approvals import APPROVALS

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...protocols import StoreError, Unavailable
 from ..agents.breaker import BreakerState
 from ..compose.hub import list_workers
-from ..tracing.prometheus import Family, PrometheusMeter, gauge
+from ..tracing.observing import Family, PrometheusMeter, gauge
 from ..util.runtime import in_thread
 from .preparation import Parts
 from .turns import saved_against_far

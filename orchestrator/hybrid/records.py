@@ -19,7 +19,7 @@ from ..util.arguments import Location, as_path, parse_section, require
 if TYPE_CHECKING:
     from langgraph.types import Checkpointer
 
-    from ..cache.answers import AnswerCache
+    from ..cache import AnswerCache
 
 Part = TypeVar("Part")
 
@@ -111,7 +111,7 @@ def open_records(records: Records) -> OpenRecords:
     with ExitStack() as opened:
         cache = records.cache
         if isinstance(cache, CacheConfig):
-            from ..cache.answers import AnswerCache
+            from ..cache import AnswerCache
 
             cache = opened.enter_context(closing(AnswerCache(cache)))
         found = OpenRecords(records.runs, records.budgets, records.privacy, records.traces, cache, records.checkpointer)
@@ -141,7 +141,7 @@ def _cache(given: object) -> "AnswerCache | CacheConfig | None":
         return parse_section("cache", given, CacheConfig).anchored(Path())
     if given is None or isinstance(given, CacheConfig):
         return given
-    from ..cache.answers import AnswerCache
+    from ..cache import AnswerCache
 
     if isinstance(given, AnswerCache):
         return given

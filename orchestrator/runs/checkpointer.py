@@ -23,9 +23,20 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from ...protocols import Cancelled, StoreUnavailable, Unsupported
 from ..storage import DatabaseSession, TableDatabase, Writer
 from ..util.runtime import in_thread
-from .attached import LEAST_BYTES, Contents, keep_attachments, read_attachments, with_attachments, without_attachments
 from .leases import check_lease
-from .run import EPOCH, PART, VERSION, Lease, damaged_run
+from .run import (
+    EPOCH,
+    LEAST_BYTES,
+    PART,
+    VERSION,
+    Contents,
+    Lease,
+    damaged_run,
+    keep_attachments,
+    read_attachments,
+    with_attachments,
+    without_attachments,
+)
 
 _KINDS: Final = ("bytearray", "bytes", "msgpack", "null")
 """Kinds of serialized values; the serializer would read others."""

@@ -16,12 +16,10 @@ from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
 from ..task.stores import RunsConfig
 from ..util.runtime import in_thread
-from .attached import TABLES as ATTACHMENTS
 from .effects import TABLES as EFFECTS
 from .leases import LocalOwners, Owners, SharedOwners, check_lease
-from .responses import TABLES as RESPONSES
-from .run import VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged_run, parse_record, title
-from .sessions import TABLES as SESSIONS
+from .run import ATTACHMENTS, VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged_run, parse_record, title
+from .sessions import RESPONSES, SESSIONS
 
 if TYPE_CHECKING:
     from .checkpointer import RunCheckpointer

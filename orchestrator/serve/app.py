@@ -15,19 +15,19 @@ from ...protocols.address import parse_address
 from ...protocols.tokens import Scope
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
-from ..runs.responses import KeptResponses
+from ..runs.sessions import KeptResponses
 from ..runs.store import RunStore
+from ..tracing.observing import CONTENT_TYPE
 from .agui import answer_agui
 from .callers import Callers, OriginCheck
 from .chat import Chat
 from .endpoint import Endpoint, Exchange, Face, turn_endpoint
-from .errors import anthropic_error
 from .mcp_http import PATH, McpMount, TokenGate
 from .messages import Messages
 from .models import decide, embed, list_models, tell_model
+from .requests import anthropic_error
 from .responses import Responses
 
-_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _TOLD: Final = (
     *("x-nearfar-run", "x-nearfar-side", "x-nearfar-agent", "x-nearfar-model", "x-nearfar-cost"),
     *("x-request-id", "retry-after", "mcp-session-id"),
@@ -102,7 +102,7 @@ async def _alive(_request: Request) -> Response:
 
 async def _metrics(exchange: Exchange) -> None:
     text = await exchange.face.hybrid.metrics.text()
-    await exchange.reply(text.encode(), headers={"content-type": _METRICS})
+    await exchange.reply(text.encode(), headers={"content-type": CONTENT_TYPE})
 
 
 async def _no_mcp(exchange: Exchange) -> None:

@@ -20,8 +20,7 @@ from ...protocols.access import Access, CallerShares, FailedAttempts, Share, hom
 from ...protocols.limits import CALLS_OF_A_CALLER
 from ...protocols.security import Identity
 from ...protocols.tokens import Credentials, Scope
-from .errors import anthropic_error, openai_error
-from .requests import Receive, Send
+from .requests import Receive, Send, anthropic_error, openai_error
 from .requests import Scope as Asgi
 from .sse import encoded
 

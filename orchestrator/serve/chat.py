@@ -9,8 +9,21 @@ import orjson
 from ...protocols import FinishReason, JsonSchema, NearfarError, ToolCall, ToolChoice, Usage
 from ..task.turns import Speaker, Turn
 from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect, turn_object
-from .errors import BadField, UnsupportedField, openai_error
-from .requests import as_object, as_objects, effort_of, field, given_fields, ignored, opening_of, sampling_of, warning, with_one_system
+from .requests import (
+    BadField,
+    UnsupportedField,
+    as_object,
+    as_objects,
+    effort_of,
+    field,
+    given_fields,
+    ignored,
+    openai_error,
+    opening_of,
+    sampling_of,
+    warning,
+    with_one_system,
+)
 from .sse import event
 
 _SAMPLING: Final = {

@@ -18,8 +18,8 @@ from ..hybrid.hybrid import Hybrid
 from ..task.results import SideUsage
 from ..task.turns import Speaker, Turn
 from ..util.json_text import digest
-from .errors import Body
 from .options import RequestOptions, read_options, turn_options
+from .requests import Body
 from .sse import COMMENT
 
 _LONGEST: Final = 100

@@ -23,8 +23,7 @@ from ..task.turns import Speaker, Turn, TurnFinished, TurnText
 from ..util.text import tokens_at_most
 from .callers import Callers
 from .dialect import SCHEMA, AskedOfTurn, Incoming, TurnDialect, common_headers, speaker_headers, turn_headers
-from .errors import Body, WrongMethod, openai_error, retry_headers, status_of
-from .requests import ClientLeft, Receive, Send, read_object
+from .requests import Body, ClientLeft, Receive, Send, WrongMethod, openai_error, read_object, retry_headers, status_of
 from .requests import Scope as Asgi
 from .sse import EventStream, encoded, while_connected
 

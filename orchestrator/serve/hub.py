@@ -33,7 +33,7 @@ from ...protocols.tokens import Scope
 from ...protocols.v1 import hub_pb2 as pb
 from ..compose.hub import PageModel, ServeConfig
 from .callers import Callers
-from .errors import openai_error, status_of
+from .requests import openai_error, status_of
 from .server import serve_app
 
 logger = logging.getLogger(__name__)

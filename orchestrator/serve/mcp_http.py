@@ -17,7 +17,7 @@ from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..util.runtime import cancel_task, in_thread
 from .callers import ADMISSION_KEY, AdmittedCaller, Callers, OriginCheck
-from .errors import openai_error, refusal_of, retry_headers
+from .requests import openai_error, refusal_of, retry_headers
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer

@@ -10,9 +10,9 @@ from ...protocols import FinishReason, NearfarError, ToolCall, Usage
 from ..task.turns import Speaker, Turn
 from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect, turn_object
 from .endpoint import Exchange, answer_count
-from .errors import anthropic_error
 from .requests import (
     Fields,
+    anthropic_error,
     as_object,
     as_objects,
     choice_of,

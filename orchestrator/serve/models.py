@@ -22,9 +22,8 @@ from ..task.turns import Turn
 from ..util.embedding import MAXIMUM_TOKENS, NAME, WIDTH, MiniLmEmbedder
 from ..util.runtime import in_thread
 from .endpoint import Exchange
-from .errors import BadField, UnsupportedField
 from .options import BY_POLICY, PREFIX, model_names
-from .requests import field, ignored, warning
+from .requests import BadField, UnsupportedField, field, ignored, warning
 
 if TYPE_CHECKING:
     from ..util.embedding import Vector

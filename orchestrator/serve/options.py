@@ -15,8 +15,7 @@ from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.routing_policy import AmountsConfig, LimitsConfig
 from ..task.task import Caching
-from .errors import BadField
-from .requests import warning
+from .requests import BadField, warning
 
 PREFIX: Final = "nearfar/"
 """In front of the names of models that are no agent's."""

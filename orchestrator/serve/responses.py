@@ -9,12 +9,11 @@ from urllib.parse import parse_qsl
 import orjson
 
 from ...protocols import FinishReason, InvalidRequest, NearfarError, Sensitivity, ToolCall, Usage
-from ..runs.responses import Chain, KeptResponse, KeptResponses, item_id
+from ..runs.sessions import Chain, KeptResponse, KeptResponses, item_id
 from ..task.turns import Speaker, Turn
 from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect, turn_object
 from .endpoint import Exchange, answer_count
-from .errors import openai_error
-from .requests import Fields, field, opening_of, required_text, wrong
+from .requests import Fields, field, openai_error, opening_of, required_text, wrong
 from .responses_input import input_items, read_responses
 from .sse import event
 

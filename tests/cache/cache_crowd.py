@@ -10,8 +10,8 @@ from typing import Final
 
 from stored_answers import ask, embedder
 
+from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cache.agent import CachedAgent
-from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.orchestrator.task.task import TaskScope, current_scope, within_scope
 from nearfar.protocols import Message, ScriptedAgent, StepRequest, complete

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nearfar.orchestrator.cache.answers import AnswerCache
+from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 from nearfar.protocols import Message, Prices, StepRequest

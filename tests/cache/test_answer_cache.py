@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from stored_answers import SAME_STRENGTH, STRENGTH, World, ask
 
-from nearfar.orchestrator.cache.answers import AnswerCache
+from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cache.thresholds import statistics
 from nearfar.orchestrator.cli.doctor import threshold_findings
 from nearfar.orchestrator.compose.config import Config

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_answers import World, ask
 
+from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cache.admission import exact_key, partition_key
-from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.thresholds import statistics
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.orchestrator.task.task import TaskScope

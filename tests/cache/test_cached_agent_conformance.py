@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 from anyio.lowlevel import checkpoint
 
+from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cache.agent import CachedAgent
-from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.protocols import Agent, Capabilities, Limits, ScriptedAgent, Side, StepRequest, ToolCall, ToolSpec
 from nearfar.protocols.fakes import Reply

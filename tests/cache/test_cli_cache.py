@@ -9,7 +9,7 @@ from stored_answers import STRENGTH, ask
 from typer.testing import CliRunner, Result
 
 from nearfar import MemoryStore
-from nearfar.orchestrator.cache.answers import AnswerCache
+from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.task.stores import LEAST_THRESHOLD, CacheConfig

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from nearfar import Hybrid, MemoryStore, Policy, Records
-from nearfar.orchestrator.cache.answers import AnswerCache
+from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cache.database import ErasedMemory
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.sync.messages import Peer

@@ -7,7 +7,7 @@ import pytest
 from stored_answers import PRICES, SAME_STRENGTH, STRENGTH
 
 from nearfar import Hybrid, Policy, Records
-from nearfar.orchestrator.cache.answers import AnswerCache
+from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.compose.config import parse_config
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.protocols import ConfigError, ScriptedAgent, Side

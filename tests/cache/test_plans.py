@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stored_answers import PRICES
 
 from nearfar import Hybrid, Policy, Records
-from nearfar.orchestrator.cache.answers import AnswerCache
+from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cache.plans import TaskIntent, is_complete
 from nearfar.orchestrator.cache.thresholds import PLANS, CategoryStatistics, statistics
 from nearfar.orchestrator.task.stores import CacheConfig

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.cloud.admission import Admission, CallerRates, FairQueue, GatewayLimits, admissions
+from nearfar.cloud.config import GatewayLimits
+from nearfar.cloud.gateway import Admission, CallerRates, FairQueue, admissions
 from nearfar.protocols import Message, RateLimited, StepRequest, Usage
 
 

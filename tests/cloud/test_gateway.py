@@ -13,7 +13,7 @@ import pytest
 from http_server import Exchange, http_server, sse
 from streams import KEY, TEXTS, WEATHER, agent_at, anthropic_call, asking, openai_chunk
 
-from nearfar.cloud.admission import GatewayLimits
+from nearfar.cloud.config import GatewayLimits
 from nearfar.cloud.gateway import TOKENS_VARIABLE, environment_tokens, serve_gateway
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nearfar.orchestrator.cache.answers import AnswerCache
+from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.orchestrator.task.task import TaskScope

@@ -10,7 +10,7 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
 from nearfar import Config, Hybrid, MemoryStore, Policy, Records, Strategy, TaskMemory, load_config, tool
-from nearfar.orchestrator.cache.answers import AnswerCache
+from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.hybrid.arguments import HybridArguments, TaskOptions
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.orchestrator.task.task import Prompt

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from recorded_tasks import FAR, FAR_DOLLARS, NEAR, PUBLIC, SIDES, recorded
 
 from nearfar.orchestrator.compose.config import parse_config
+from nearfar.orchestrator.lab.replay import with_router
 from nearfar.orchestrator.lab.replay.calibration import Measure, budget_target, calibrate, quality_target
-from nearfar.orchestrator.lab.replay.recording import with_router
 from nearfar.orchestrator.lab.replay.replayed import Replayed, RoutedTask
 from nearfar.orchestrator.task.modes import Mode, Strategy
 from nearfar.orchestrator.task.policy import Policy

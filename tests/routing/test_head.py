@@ -39,7 +39,7 @@ from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 from nearfar.orchestrator.routing.head import Head
 
 from nearfar.orchestrator.task.modes import Mode
-from nearfar.orchestrator.lab.replay.recording import RecordedAgent
+from nearfar.orchestrator.lab.replay import RecordedAgent
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task.task import Policy, Task
 from nearfar.protocols import Message, Side

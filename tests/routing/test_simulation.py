@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from recorded_tasks import FAR, FAR_DOLLARS, NEAR, PUBLIC, SIDES, recorded, with_outcomes, without
 
-from nearfar.orchestrator.lab.replay.recording import Recording, hold_out, with_router
+from nearfar.orchestrator.lab.replay import Recording, hold_out, with_router
 from nearfar.orchestrator.lab.replay.replayed import Replayed, replay
 from nearfar.orchestrator.lab.replay.simulation import Simulation, simulate, simulation, thresholds
 from nearfar.orchestrator.lab.training import train_head, write_head

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.runs import responses
-from nearfar.orchestrator.runs.responses import KeptResponse, KeptResponses
+from nearfar.orchestrator.runs import sessions
+from nearfar.orchestrator.runs.sessions import KeptResponse, KeptResponses
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import NotFound
@@ -63,7 +63,7 @@ async def test_a_deleted_response_is_gone_and_cannot_be_continued(kept: KeptResp
 
 
 async def test_memory_keeps_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "_MOST", 2)
+    monkeypatch.setattr(sessions, "_MOST", 2)
     kept = KeptResponses(None)
     for name in ("one", "two", "three"):
         await kept.keep(response(name), "ana")
@@ -74,7 +74,7 @@ async def test_memory_keeps_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_memory_keeps_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(response("one").model_dump_json())
-    monkeypatch.setattr(responses, "_MOST_BYTES", 2 * size)
+    monkeypatch.setattr(sessions, "_MOST_BYTES", 2 * size)
     kept = KeptResponses(None)
     for name in ("one", "two", "six"):
         await kept.keep(response(name), "ana")

@@ -1,1 +1,214 @@
-"""Recorded outcomes replayed through the router: simulation, calibration, and the figures that sum them up."""
+"""Recorded tasks that a replay can use, in parts, each with a head that has not seen it."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, Self
+
+from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionDenied, Prices, Sensitivity, Side, Unsupported
+from ...routing.costs import RunningEstimates, TaskKind, TaskTaken
+from ...routing.traces import AgentOutcome, Trace, agents_of
+from ...routing.training import Examples, examples_of, folds_of
+from ...task.modes import Mode, Strategy
+from ...task.policy import Policy
+from ...task.routing_policy import BUDGETS
+from ...task.task import Task, as_messages, tokens_by_length
+from ...util.embedding import MiniLmEmbedder
+from ..training import train_head, write_head
+
+LEAST_TASKS: Final = 20
+"""Tasks below which a replay says nothing."""
+REFUSALS: Final = (PermissionDenied, BudgetExceeded, Unsupported)
+"""With which the router turns a single task away; any other error speaks of the policy as a whole."""
+Progress = Callable[[str], None]
+"""Is told in a sentence what is being done."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAgent:
+    """An agent of which nothing is left but what it came to."""
+
+    name: str
+    side: Side
+    capabilities: Capabilities | None = None
+    prices: Prices | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Tasks with what the agents of both sides came to."""
+
+    cases: tuple[Trace, ...]
+    """Tasks for which the score of every agent is known, with the outcomes of these agents alone."""
+    incomplete: tuple[Trace, ...]
+    """The others: a head can learn from them, and nothing can be judged on them."""
+    sides: Mapping[str, Side]
+    """Side of each agent, by name."""
+
+    @classmethod
+    def of(cls, traces: Sequence[Trace], sides: Mapping[str, Side]) -> Self:
+        """Split traces into those that a replay can use and those that it cannot.
+
+        Args:
+            sides: side of each agent that takes part, by name; outcomes of other agents are ignored.
+
+        Raises `ConfigError` for an agent without outcomes, a side without agents, and too few tasks that all agents were tried on.
+        """
+        _check_sides(sides, known=agents_of(traces))
+        restricted = [_restrict(trace, sides) for trace in traces if not sides.keys().isdisjoint(trace.outcomes)]
+        complete = [trace for trace in restricted if not _missing(trace, sides)]
+        if len(complete) < LEAST_TASKS:
+            raise _too_few(len(complete), restricted, sides)
+        return cls(tuple(complete), tuple(trace for trace in restricted if _missing(trace, sides)), dict(sides))
+
+    @property
+    def agents(self) -> list[RecordedAgent]:
+        return [RecordedAgent(name, side) for name, side in self.sides.items()]
+
+
+def task_of(case: Trace, policy: Policy) -> Task:
+    """Return the recorded task as an app would pass it."""
+    return Task(messages=as_messages(case.prompt), task_class=case.task_class, policy=policy)
+
+
+NO_BUDGET: Final[Mapping[str, None]] = dict.fromkeys(BUDGETS)
+"""Changes to the router's settings that leave no budget."""
+
+
+def with_router(policy: Policy, **changes: object) -> Policy:
+    """Return the policy with other settings of its router."""
+    return policy.model_copy(update={"router": policy.router.model_copy(update=changes)})
+
+
+def leave_to_router(policy: Policy) -> Policy:
+    """Return the policy with the choice between the sides left to the router: by drafts in a cascade, else by prompts."""
+    strategy = policy.strategy if policy.strategy is Strategy.CASCADE else Strategy.ROUTE
+    return policy.model_copy(update={"strategy": strategy, "mode": Mode.AUTO, "sensitivity": Sensitivity.PUBLIC})
+
+
+def learn_costs(running: RunningEstimates, case: Trace, agents: Collection[str]) -> None:
+    """Report what agents took for a task, as far as it was recorded. A recorded task counts as one step."""
+    for agent in agents:
+        running.add_task(agent, _cost_of(case, case.outcomes[agent]), kind=TaskKind(case.task_class, bool(case.tools)))
+
+
+def _cost_of(case: Trace, outcome: AgentOutcome) -> TaskTaken:
+    prompt_tokens = tokens_by_length(case.prompt)
+    return TaskTaken(
+        prompt_tokens=prompt_tokens,
+        steps=1,
+        input_tokens=prompt_tokens if outcome.input_tokens is None else outcome.input_tokens,
+        cached_tokens=0,
+        cache_write_tokens=0,
+        # If the output tokens were not counted, the price is learned per input token.
+        output_tokens=outcome.output_tokens or 0,
+        seconds=outcome.seconds,
+        dollars=outcome.dollars,
+        joules=outcome.joules,
+    )
+
+
+def _check_sides(sides: Mapping[str, Side], *, known: Sequence[str]) -> None:
+    for agent in sides:
+        if agent not in known:
+            raise ConfigError(f"the traces hold no outcome of {agent!r}", hint=f"they tell of {', '.join(known)}")
+    for side in Side:
+        if side not in sides.values():
+            raise ConfigError(
+                f"no {side} agent takes part", hint="a replay compares both sides: name an agent of each that the traces tell of"
+            )
+
+
+def _restrict(trace: Trace, sides: Mapping[str, Side]) -> Trace:
+    return trace.model_copy(update={"outcomes": {agent: trace.outcomes[agent] for agent in sides if agent in trace.outcomes}})
+
+
+def _missing(trace: Trace, sides: Mapping[str, Side]) -> list[str]:
+    """Return the agents whose score is unknown."""
+    return [agent for agent in sides if agent not in trace.outcomes or trace.outcomes[agent].score is None]
+
+
+def _too_few(count: int, traces: Sequence[Trace], sides: Mapping[str, Side]) -> ConfigError:
+    missing = [agent for trace in traces for agent in _missing(trace, sides)]
+    shares = ", ".join(f"{agent} on {len(traces) - missing.count(agent):,}" for agent in sides)
+    return ConfigError(
+        f"the scores of all agents are known on {count:,} of {len(traces):,} tasks, and a replay needs {LEAST_TASKS} ({shares})",
+        hint="run the same tasks with each agent and record the scores, or leave an agent out",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutPart:
+    """Some tasks of a recording."""
+
+    places: tuple[int, ...]
+    """Places of its tasks among the recording's cases."""
+    others: tuple[int, ...]
+    """Places of the tasks that may be learned from."""
+    head: Path
+    """Folder of a head that was trained on the others, or of the one that the policy names."""
+
+
+@contextmanager
+def hold_out(
+    recording: Recording, *, head: Path | None, embedder: MiniLmEmbedder | None, folds: int, seed: int, progress: Progress
+) -> Iterator[list[HeldOutPart]]:
+    """Split a recording into parts. Yield them with a head for each that has not seen it; heads last as long as the context.
+
+    Args:
+        head: that the policy names and that is used for all parts, whatever it has seen; None: one is trained for each part.
+        embedder: of the heads that are trained; None: they look at words and classes alone.
+        folds: number of parts; tasks with the same prompt are in the same one.
+        seed: of the split.
+
+    Raises `ConfigError` for less than two parts or more parts than prompts, and what training raises.
+    """
+    with TemporaryDirectory(prefix="nearfar-heads-") as folder:
+        split = _split(recording, folds, seed)
+        if head is not None:
+            yield [_part(recording, places, head) for places in split]
+            return
+        examples = _examples(recording, embedder, progress)
+        parts = []
+        for fold, places in enumerate(split):
+            progress(f"training a head for part {fold + 1} of {folds} on the others")
+            parts.append(_part(recording, places, Path(folder) / str(fold)))
+            held = {recording.cases[place].prompt for place in places}
+            write_head(train_head(_without(examples, held), seed=seed), parts[-1].head)
+        yield parts
+
+
+def _split(recording: Recording, folds: int, seed: int) -> list[tuple[int, ...]]:
+    """Return places of the cases of each part."""
+    prompts = [case.prompt for case in recording.cases]
+    if not 2 <= folds <= len(set(prompts)):
+        raise ConfigError(f"{len(set(prompts)):,} different prompts cannot be split into {folds} parts", hint="5 parts are usual")
+    fold_of = folds_of(prompts, folds, seed)
+    return [tuple(place for place, found in enumerate(fold_of) if found == fold) for fold in range(folds)]
+
+
+def _part(recording: Recording, places: Sequence[int], head: Path) -> HeldOutPart:
+    held = set(places)
+    return HeldOutPart(tuple(places), tuple(place for place in range(len(recording.cases)) if place not in held), head)
+
+
+def _examples(recording: Recording, embedder: MiniLmEmbedder | None, progress: Progress) -> Examples:
+    """Return all examples that a head can be trained on. Raises `ConfigError` where torch is not installed."""
+    try:
+        import torch  # noqa: F401 - asked for here, before anything takes long
+    except ImportError as error:
+        hint = "pip install 'nearfar[train]', or name a trained head as policy.router.head"
+        raise ConfigError("a replay trains heads, and needs torch for it", hint=hint) from error
+    examples = examples_of([*recording.cases, *recording.incomplete], list(recording.sides))
+    if embedder is None:
+        return examples
+    progress(f"embedding {len(examples.prompts):,} prompts")
+    return replace(examples, embeddings=embedder.early_all(examples.prompts))
+
+
+def _without(examples: Examples, prompts: set[str]) -> Examples:
+    import numpy
+
+    return examples.part(numpy.array([row for row, prompt in enumerate(examples.prompts) if prompt not in prompts], dtype=numpy.int64))

@@ -16,7 +16,7 @@ from ...routing.traces import AgentOutcome, Trace
 from ...task.decisions import RouteDecision
 from ...task.policy import Policy
 from ...task.task import Task
-from .recording import Recording
+from . import Recording
 
 
 @dataclass(frozen=True, slots=True)

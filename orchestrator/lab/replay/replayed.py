@@ -15,8 +15,7 @@ from ...task.decisions import RouteDecision
 from ...task.modes import Strategy
 from ...task.policy import Policy
 from ...util.embedding import MiniLmEmbedder
-from .drafts import DraftReplay
-from .recording import (
+from . import (
     NO_BUDGET,
     REFUSALS,
     HeldOutPart,
@@ -29,6 +28,7 @@ from .recording import (
     task_of,
     with_router,
 )
+from .drafts import DraftReplay
 
 if TYPE_CHECKING:
     from ..statistics import Floats

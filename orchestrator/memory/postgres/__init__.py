@@ -68,7 +68,7 @@ ON CONFLICT (device) DO UPDATE SET sequence = greatest(known.sequence, excluded.
 
 @dataclass(frozen=True, slots=True)
 class _Counters:
-    """The row of `replica`, see `schema.py`."""
+    """The row of `replica`, see `tables.py`."""
 
     sequence: int
     clock: int
@@ -265,7 +265,7 @@ class PostgresEngine:
         return list(map(read, self._query(f"SELECT {ROW} FROM items WHERE {where.sql} {order}", *where.parameters, limit, offset)))
 
     def keyword(self, query: str, selection: ItemSelection, *, limit: int) -> list[Hit]:
-        """Rank by bm25, see `keyword.py`."""
+        """Rank by bm25, see `search.py`."""
         with self._connections.connection() as connection:
             return best_by_words(connection, query, selection, limit)
 
