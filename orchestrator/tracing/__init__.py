@@ -222,7 +222,7 @@ class TraceStore:
         return [_read(run, content) for (content,) in rows]
 
     def length(self, run: str) -> int:
-        """Return the number of entries that a run's trace has by now."""
+        """Return the number of entries that the trace of a `run` has by now."""
         with self.database.reading() as session:
             (length,) = session.execute("SELECT count(*) FROM entries WHERE run = ?", (run,)).fetchone()
         return int(length)
