@@ -12,11 +12,13 @@ require_llama()
 
 from hypothesis import given
 from hypothesis import strategies as st
+from near_model import NEAR, OPEN, QUESTION, ask
 
+from nearfar.device.llama import LlamaAgent
 from nearfar.device.worker.draft_memory import CallFile, CallMemories, KeptCall, as_text
 from nearfar.orchestrator.runs.erasing import erase_calls
 from nearfar.orchestrator.task.stores import calls_folder
-from nearfar.protocols import Sensitivity
+from nearfar.protocols import Sensitivity, ToolChoice, complete
 
 SECRET = tuple(range(40, 60))
 
@@ -124,3 +126,14 @@ def test_an_erasure_reaches_the_file_and_what_a_running_worker_remembers(tmp_pat
     memories.add(_call((1, 2, 3), tool="close"))
     assert not _knows(memories)
     assert not _knows(_memories(calls_folder()))
+
+
+@pytest.mark.anyio
+async def test_an_agent_with_a_folder_keeps_the_calls_that_it_makes(tmp_path: Path) -> None:
+    request = ask(QUESTION, tools=(OPEN,), tool_choice=ToolChoice.REQUIRED)
+    async with await LlamaAgent.load(NEAR, calls_folder=tmp_path / "calls") as agent:
+        reply = await complete(agent, request)
+    (file,) = (tmp_path / "calls").iterdir()
+    (kept,) = map(KeptCall.model_validate_json, file.read_text().split())
+    assert kept.tool == reply.tool_calls[0].name == "open"
+    assert kept.sensitivity is Sensitivity.PRIVATE
