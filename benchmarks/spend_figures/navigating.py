@@ -39,7 +39,7 @@ _CHOICES, _TRIES = 500, 5
 
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """Return ratios of far calls, and points of score, with 95 % intervals. `data` is not used."""
-    outcomes = Outcomes(asyncio.run(_made(_SEEDS[:1], 10) if quick else _made(_SEEDS, 75)))
+    outcomes = Outcomes(asyncio.run(_made(_SEEDS[:1], 10) if quick else _made(_SEEDS, 118)))
     found: dict[str, Any] = {"navigator_microseconds": _microseconds()}
     for world in WORLDS:
         (label,) = (label for label in outcomes.configurations(world) if "navigator" in label)
