@@ -196,19 +196,15 @@ class LlamaAgent(LocalAgent):
         `name`: the agent's name; the file's by default.
         `side`: where callers are to think this agent is; on the far side it refuses private requests.
         `context_tokens`: most tokens of one step, prompt and output together; by default what the model was trained for, at most 8192.
-        `parallel`: steps that are decoded at the same time; further ones wait. A step reserves its prompt and `max_output_tokens`, the
-        whole context if it names none, of a cache that holds `parallel` contexts, but no more than 16384 tokens or one context: with a
-        large context, steps run side by side only if they limit their output.
-        `threads`: CPU threads; by default one for every two logical CPUs that this process may use, up to all physical cores for batches
-        where that is faster, and a single one for a model below 20 million parameters.
+        `parallel`: steps that are decoded at the same time; further ones wait. They share a cache of `parallel` contexts, at most 16384
+        tokens or one context, of which a step reserves its prompt and `max_output_tokens`: the whole context if it names none.
+        `threads`: CPU threads; by default half of the logical CPUs that this process may use, and one below 20 million parameters.
         `compute`: what to compute on: `fastest`, `lowest_power`, or the name of a backend of llama.cpp, such as `cpu`, `cuda` or `metal`.
         The card's `execution` says what it came to. `allow_fallback`: where that backend is absent, take another one instead of failing.
         `gpu_layers`: layers of the model to keep on a GPU or NPU, where `compute` is one; -1 for all; by default as many as fit its memory.
-        `adapters`: LoRA adapters for this model by name, as GGUF files; `StepRequest.adapter` and `call_adapter` choose among them.
-        `adapter`, `call_adapter`: those of requests that name none.
+        `adapters`: LoRA adapters for this model by name, as GGUF files; `adapter`, `call_adapter`: those of requests that name none.
         `projector`: the model's multimodal projector, a GGUF file such as `mmproj-MODEL.gguf`, with which it reads images.
-        `calls_folder`: folder in which the texts of tool calls are kept, so that a new worker drafts calls as fast as the last one did; by
-        default they are forgotten with the worker.
+        `calls_folder`: folder that keeps tool calls, from which a new worker drafts, too; by default they are forgotten with the worker.
         `prices`: by default 0 on both sides, since the model runs on this machine.
 
         Raises `ModelNotFound` if there is no such file, `ModelError` if it is not a usable model or an adapter is for another one,

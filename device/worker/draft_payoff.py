@@ -261,7 +261,7 @@ class Pass:
     trial: DraftingTrial
     costs: PassCosts
     most_seconds: float = inf
-    """Those that it may take in the model."""
+    """Seconds that it may take in the model."""
     drafted: bool = False
     """True if a draft was tried."""
 

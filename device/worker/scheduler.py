@@ -172,7 +172,7 @@ class Scheduler:
         self._events: list[StepEvent] = []
         self._chunk = _FIRST_CHUNK
         self._seconds_per_token = 0.0
-        """Of the last pass that read much of a prompt."""
+        """Seconds for a token in the last pass that read much of a prompt."""
         self._adapter = 0
         self.decoded_tokens = 0
         self.prefilled_tokens = 0

@@ -167,7 +167,7 @@ class Preparation:
         tools = _selected(context.tools, task)
         guard = Guard(task, tools, instructions)
         trace = self._trace(task, tools)
-        own_results = OwnResults(task.policy.unchanging_tools)
+        own_results = OwnResults(task.policy.unchanging_tools) if task.policy.unchanging_tools else None
         tool_checks = replace(context.tool_checks, placeholders=privacy.placeholders, guard=guard, own_results=own_results)
         caller = Context(options.get("dependencies"), user=task.user, session=task.session, task=task.idempotency_key)
         return replace(context, tools=tools, tool_checks=tool_checks, trace=trace, outcomes=[], caller=caller)

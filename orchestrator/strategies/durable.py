@@ -89,15 +89,6 @@ class Work:
         except InvalidOutput as error:
             raise InvalidRequest(f"the answer of run {recorded.id} is no {model.__name__}: {error.message}", hint=hint) from error
 
-    async def final_state(self, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
-        """Return the final state of the graph of a task that is no durable run."""
-        state: dict[str, Any] = {}
-        # `ainvoke` also looks for interrupts after each node, which costs a tenth of a task; only a durable run is interrupted.
-        with untraced():
-            async for each in graph.astream(graph_input(self.task), config, context=self.context, stream_mode="values"):
-                state = each
-        return state
-
 
 class DurableRuns:
     """The runs of one `Hybrid` in a store. `agents` are the names of those that it has, `bounds` those of its policy."""

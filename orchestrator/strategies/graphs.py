@@ -57,7 +57,7 @@ from .state import (
     spill_before_tools,
     value_of,
 )
-from .supervised import Oversight, SupervisorNodes, after_act, after_tools, after_verify
+from .supervised import SupervisorNodes, after_act, after_act_or_plan, after_plan, after_route, after_tools, after_verify
 from .tool_calls import ToolCalls, hand_off_in, record_outcomes
 from .turn import AgentTurn, Fitting, acts, after_step, call_of, is_accepted, left_out, summarizer_of
 from .voting import with_votes
@@ -375,24 +375,6 @@ def build_pevr(nodes: TaskNodes) -> TaskGraphBuilder:
     graph.add_edge(START, "route")
     graph.add_edge("judge", END)
     return graph
-
-
-def after_route(state: TaskState) -> str:
-    """Plan first, unless there is no supervisor, or `plan_below` leaves the plan for later."""
-    view = Oversight(state)
-    may_wait = view.policy.plan_below is not None or view.is_navigated
-    return "plan" if view.is_on and not may_wait else "act"
-
-
-def after_plan(state: TaskState) -> str:
-    """Let the executor start from the plan; without one, continue from its first step."""
-    return after_act(state) if len(state["messages"]) > len(state["task"]["messages"]) else "act"
-
-
-def after_act_or_plan(state: TaskState) -> str:
-    """Plan before a first step in doubt is carried out."""
-    following = after_act(state)
-    return "plan" if following in ("look", "tools", "judge", "verify") and Oversight(state).doubt() is not None else following
 
 
 def build_eva(nodes: TaskNodes) -> TaskGraphBuilder:

@@ -378,6 +378,24 @@ def _spoken(view: Oversight) -> TaskState:
     return {"opening": as_json(label_of(view.state)), "private": [], "trusted": [], "made": {}, "act_doubt": None, "act_look": None}
 
 
+def after_route(state: TaskState) -> str:
+    """Plan first, unless there is no supervisor, or `plan_below` leaves the plan for later."""
+    view = Oversight(state)
+    may_wait = view.policy.plan_below is not None or view.is_navigated
+    return "plan" if view.is_on and not may_wait else "act"
+
+
+def after_plan(state: TaskState) -> str:
+    """Let the executor start from the plan; without one, continue from its first step."""
+    return after_act(state) if len(state["messages"]) > len(state["task"]["messages"]) else "act"
+
+
+def after_act_or_plan(state: TaskState) -> str:
+    """Plan before a first step in doubt is carried out."""
+    following = after_act(state)
+    return "plan" if following in ("look", "tools", "judge", "verify") and Oversight(state).doubt() is not None else following
+
+
 def after_act(state: TaskState) -> str:
     """Choose the node after `act`: the same as without supervision, except that an answer or a doubtful call may be checked first."""
     following = after_step(state)

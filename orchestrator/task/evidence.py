@@ -68,7 +68,7 @@ class VerifiedDraft(Value):
     raw: float = Field(ge=0, le=1)
     """Its probability that the draft is right."""
     score: float = Field(ge=0, le=1)
-    """The same, corrected by the outcomes that were reported before."""
+    """`raw`, corrected by the outcomes that were reported before."""
     because: str = ""
     """The reason; empty in logs, as it may repeat words of the task."""
     dollars: float = Field(default=0.0, ge=0, allow_inf_nan=False)
