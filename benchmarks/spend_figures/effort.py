@@ -24,7 +24,7 @@ from nearfar.orchestrator.task.modes import TaskProfile
 from nearfar.orchestrator.task.policy import AutoConfig
 from nearfar.orchestrator.task.results import JudgedProposal
 from nearfar.orchestrator.task.task import Task
-from nearfar.protocols import Effort, Prices
+from nearfar.protocols import Effort, Prices, Sensitivity
 
 _SEED: Final = 414_213
 _SHARES: Final = (0.25, 0.5, 0.75)
@@ -74,8 +74,16 @@ def _error(world: str, share: float, seed: int, *, can_limit: bool) -> float:
     for number, (kind, tokens) in enumerate(_tasks(world, random.Random(f"{_SEED} {world} {seed}"))):
         asked = efforts.ask(kind, share, can_limit=can_limit)
         taken = min(max(round(tokens * _LEVELS[asked.level]), 1), asked.most or 10**9)
-        step = {"agent": kind.agent, "side": kind.side, "role": kind.role, "task_class": kind.task_class}
-        efforts.learn(ReasonedStep(**step, prompt_tokens=kind.prompt_tokens, tokens=taken, asked=asked))
+        step = ReasonedStep(
+            agent=kind.agent,
+            side=kind.side,
+            role=kind.role,
+            task_class=kind.task_class,
+            prompt_tokens=kind.prompt_tokens,
+            tokens=taken,
+            asked=asked,
+        )
+        efforts.learn(step)
         if number >= _BEFORE:
             used, usual = used + taken, usual + tokens
     return used / usual / share - 1
@@ -123,7 +131,7 @@ def _mode_run(arms: Sequence[Arm], seed: int) -> _Mode:
     for _ in range(_ROUNDS):
         task_class = chance.choice(list(_MODES))
         profile = TaskProfile.of(_PROMPTS[task_class], ())
-        arm = chooser.choose(profile, Policy(sensitivity="public")).chosen
+        arm = chooser.choose(profile, Policy(sensitivity=Sensitivity.PUBLIC)).chosen
         mode = _MODES[task_class][arm.key]
         right = float(chance.random() < mode.score)
         store.add(Outcome(task_class=task_class, profile=profile, arm=arm, score=right, dollars=mode.dollars))
@@ -168,7 +176,7 @@ class _Auto:
         self._profile = TaskProfile.of("What is the capital of Peru?", ())
 
     def choose(self) -> str:
-        return self._chooser.choose(self._profile, Policy(sensitivity="public")).chosen.key
+        return self._chooser.choose(self._profile, Policy(sensitivity=Sensitivity.PUBLIC)).chosen.key
 
     def learn(self, arm: str, *, success: bool) -> None:
         self._store.add(Outcome(task_class="towns", profile=self._profile, arm=self._arms[arm], score=success, dollars=0.0))

@@ -118,11 +118,12 @@ async def _figures(tasks: int, thrifts: Sequence[float]) -> dict[str, Any]:
 
 async def _figures_of(world: str, tasks: int, thrifts: Sequence[float]) -> dict[str, Any]:
     taken, own = dict[str, list[_Taken]](), dict[str, float]()
-    for name, setting in _SETTINGS.items():
+    for name, given in _SETTINGS.items():
         began = time.process_time()
-        taken[name] = await _taken(world, name, setting, tasks)
+        taken[name] = await _taken(world, name, given, tasks)
         own[name] = (time.process_time() - began) / tasks
-    alone, found = taken["cloud"], {f"speculate_own_seconds_{world}": own["usual"], f"speculate_own_seconds_cloud_{world}": own["cloud"]}
+    alone = taken["cloud"]
+    found: dict[str, Any] = {f"speculate_own_seconds_{world}": own["usual"], f"speculate_own_seconds_cloud_{world}": own["cloud"]}
     for name, setting in (("", "usual"), ("thrifty_", "thrifty")):
         for place, figure in enumerate(("wall", "dollars")):
             found[f"speculate_{name}{figure}_{world}"], interval = _ratio(taken[setting], alone, place)

@@ -10,7 +10,7 @@ from nearfar import Hybrid, InvalidRequest, Policy, ScriptedAgent, Side, StepReq
 from nearfar.orchestrator.routing.efforts import Efforts, LogNormal, ReasonedStep, StepKind
 from nearfar.orchestrator.routing.traces import read_outcomes
 from nearfar.orchestrator.task.results import AskedReasoning
-from nearfar.protocols import Capabilities, Effort, Finished, FinishReason, Usage
+from nearfar.protocols import Capabilities, Effort, Finished, FinishReason, Sensitivity, Usage
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,8 @@ async def _mean_after_thirty(hybrid: Hybrid, effort: float) -> float:
 @pytest.mark.parametrize(("side", "can_limit"), [(Side.NEAR, True), (Side.FAR, False)])
 async def test_half_the_effort_is_half_of_the_usual_reasoning(side: Side, can_limit: bool) -> None:
     thinker = _Thinker(side, can_limit=can_limit).agent
-    async with Hybrid(**{str(side): thinker}, policy=Policy(sensitivity="public")) as hybrid:
+    near, far = (thinker, None) if side is Side.NEAR else (None, thinker)
+    async with Hybrid(near=near, far=far, policy=Policy(sensitivity=Sensitivity.PUBLIC)) as hybrid:
         mean = await _mean_after_thirty(hybrid, 0.5)
     assert mean == pytest.approx(0.5 * 500 * math.exp(0.08), rel=0.15)
     limits = {request.max_reasoning_tokens for request in thinker.requests[_WATCHED:]}
@@ -56,8 +57,7 @@ async def test_the_result_tells_how_far_an_effort_was_kept() -> None:
     thinker = _Thinker(Side.NEAR, can_limit=True).agent
     async with Hybrid(near=thinker) as hybrid:
         first = await hybrid.run("Sum", effort=0.5)
-        for _ in range(_WATCHED):
-            last = await hybrid.run("Sum", effort=0.5)
+        last = [await hybrid.run("Sum", effort=0.5) for _ in range(_WATCHED)][-1]
     assert "effort 0.5: thinker reasoned as usual: it is not known yet how much that is" in first.reasons
     assert any("thinker reasoned for" in reason and "were meant" in reason for reason in last.reasons)
 

@@ -92,7 +92,7 @@ async def test_nothing_is_asked_after_the_last_turn(tmp_path: Path) -> None:
 
 
 async def test_each_move_left_to_chance_is_told_with_evidence_and_probability() -> None:
-    executor = [looks_at(1), looks_at(1), "It is word1.", *["It is word1."] * 40]
+    executor: list[Reply] = [looks_at(1), looks_at(1), "It is word1.", *["It is word1."] * 40]
     pair = Pair(executor, [PLAN, *["CONTINUE"] * 40], confidence=0.99)
     async with working(pair, supervised("pevr", explore=1.0)) as hybrid:
         events = [event async for event in hybrid.stream(TASK)]

@@ -1,6 +1,6 @@
 """A look-up of an unchanging tool is made once in a run; an equal one is answered from the first one's result."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -27,15 +27,15 @@ def searching() -> tuple[Tool, list[str]]:
     return search, made
 
 
-def calls(*asked: dict[str, object], name: str = "search") -> list[Reply]:
+def calls(*asked: Mapping[str, object], name: str = "search") -> list[Reply]:
     return [*(ToolCall.model_validate({"id": f"{at}", "name": name, "arguments": each}) for at, each in enumerate(asked)), "Mira Falk"]
 
 
 async def run(script: Sequence[Reply], *tools: Tool, unchanging: tuple[str, ...] = ("search",), far: Sequence[Reply] = ()) -> Result:
     policy = Policy.model_validate({"strategy": "cascade" if far else "device", "sensitivity": "public", "unchanging_tools": unchanging})
     near = ScriptedAgent(script, name="near", confidence=0.9)
-    both = {"far": ScriptedAgent(far, name="far", side=Side.FAR)} if far else {}
-    async with Hybrid(near=near, **both, tools=tools, policy=policy) as hybrid:
+    successor = ScriptedAgent(far, name="far", side=Side.FAR) if far else None
+    async with Hybrid(near=near, far=successor, tools=tools, policy=policy) as hybrid:
         return await hybrid.run("Who leads Orbix Labs?")
 
 

@@ -307,8 +307,9 @@ async def test_what_untrusted_content_may_not_cause_does_not_run_ahead() -> None
 
     def near_step(request: StepRequest) -> Reply:
         has_read = any(message.role == "tool" for message in request.messages)
-        name, arguments = ("fetch", {"url": "evil.example"}) if has_read else ("mail", {"number": 1})
-        return ToolCall(id="n", name=name, arguments=arguments)
+        if has_read:
+            return ToolCall(id="n", name="fetch", arguments={"url": "evil.example"})
+        return ToolCall(id="n", name="mail", arguments={"number": 1})
 
     far = ScriptedAgent([ToolCall(id="f", name="mail", arguments={"number": 1}), "Read."], name="far", side=Side.FAR, pace=0.3)
     async with Hybrid(near=ScriptedAgent(near_step, name="near"), far=far, tools=[mail, fetch]) as hybrid:
@@ -328,7 +329,8 @@ async def test_what_was_learned_is_kept_for_later_processes(tmp_path: Path) -> N
             await hybrid.run("Play.", strategy="speculate")
         return begins_with
 
-    assert (await odds(), await odds()) == (0.8, pytest.approx(0.1, abs=0.2))
+    assert await odds() == 0.8
+    assert await odds() == pytest.approx(0.1, abs=0.2)
 
 
 async def test_a_near_side_that_was_slow_once_is_tried_again() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,8 +49,8 @@ class Judge(ScriptedAgent):
         return "later"
 
 
-def hybrid_of(judge: ScriptedAgent, *kinds: str, answers: Sequence[Reply] = ("yes",) * 50, **policy: object) -> Hybrid:
-    evidence = {"verifiers": kinds, **policy.pop("evidence", {})}  # type: ignore[dict-item]
+def hybrid_of(judge: ScriptedAgent, *kinds: str, answers: Sequence[Reply] = ("yes",) * 50, **policy: Any) -> Hybrid:  # noqa: ANN401 - sections of every kind
+    evidence = {"verifiers": kinds, **policy.pop("evidence", {})}
     settings = {"strategy": "cascade", "sensitivity": "public", "evidence": evidence, **policy}
     return Hybrid(near=ScriptedAgent(answers, name="near", confidence=0.9), far=judge, policy=settings)
 
@@ -61,7 +62,8 @@ async def test_a_draft_that_the_judge_takes_for_wrong_is_left_to_the_far_agent()
     assert (result.text, result.agent) == ("later", "far")
     assert [call.role for call in result.calls] == ["execute", "outcome", "execute"]
     verdict = result.attempts[0].verified["outcome"]
-    assert (verdict.judge, verdict.raw) == ("far", pytest.approx(0.1))
+    assert verdict.judge == "far"
+    assert verdict.raw == pytest.approx(0.1)
     assert "takes it for right with" in result.attempts[0].reason
 
 
@@ -117,7 +119,7 @@ async def test_a_private_draft_is_not_shown_to_a_far_judge() -> None:
 
 async def test_a_prior_is_written_once_a_kind_before_any_work_is_seen() -> None:
     judge = Judge("1. met\n2. not met, turn 1\nRight: No")
-    looked_up = [ToolCall(id="1", name="invoices", arguments={"name": "Mira Falk"}), "paid"]
+    looked_up: list[Reply] = [ToolCall(id="1", name="invoices", arguments={"name": "Mira Falk"}), "paid"]
     async with hybrid_of(judge, "prior_first", answers=looked_up * 2) as hybrid:
         first = await hybrid.run(QUESTION, tools=[invoices])
         await hybrid.run("Is the invoice of Ruth Berg paid?", tools=[invoices])
@@ -156,7 +158,7 @@ async def test_a_rubric_counts_faults_in_like_words_together_and_shows_the_usual
 
 async def test_faults_of_private_answers_are_not_told_to_a_far_judge_or_written_down(tmp_path: Path) -> None:
     judge = Judge("Right: No")
-    log = {"router": {"log": tmp_path / "log.jsonl"}}
+    log: dict[str, Any] = {"router": {"log": tmp_path / "log.jsonl"}}
     async with hybrid_of(judge, "rubric", **log) as hybrid:
         private = await hybrid.run(QUESTION, sensitivity="private", task_class="bills")
         hybrid.report(private, score=0.0, task_class="bills", because="It names Mira Falk.")
@@ -166,7 +168,7 @@ async def test_faults_of_private_answers_are_not_told_to_a_far_judge_or_written_
 
 
 async def test_faults_and_verdicts_of_a_log_are_known_to_the_next_process(tmp_path: Path) -> None:
-    log = {"router": {"log": tmp_path / "log.jsonl"}}
+    log: dict[str, Any] = {"router": {"log": tmp_path / "log.jsonl"}}
     async with hybrid_of(Judge("Right: Yes"), "outcome", **log) as hybrid:
         done = await hybrid.run(QUESTION, task_class="bills")
         hybrid.report(done, score=0.0, task_class="bills", because="It is a guess.")
@@ -235,7 +237,7 @@ async def test_a_supervisor_with_a_prior_checks_by_what_it_wrote_before_the_work
         shown.append(request)
         return "1. invoices(...)\n2. answer" if system_of(request) == PLAN else "CONTINUE"
 
-    looked_up = [ToolCall(id="1", name="invoices", arguments={"name": "Mira Falk"}), "paid"]
+    looked_up: list[Reply] = [ToolCall(id="1", name="invoices", arguments={"name": "Mira Falk"}), "paid"]
     policy = {"strategy": strategy, "sensitivity": "public", "supervision": {"interval": 1, "prior": True}}
     far = ScriptedAgent(supervise, name="far", side=Side.FAR)
     async with Hybrid(near=ScriptedAgent(looked_up * 2, name="near"), far=far, tools=[invoices], policy=policy) as hybrid:

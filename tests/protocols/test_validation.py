@@ -115,7 +115,7 @@ def values_for(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     return st.lists(values_for(schema["items"]), max_size=2) if schema["type"] == "array" else SCALARS
 
 
-SCALARS = st.sampled_from([None, True, 0, -3, 1.0, 0.5, "", "a", [], {}])
+SCALARS: st.SearchStrategy[object] = st.sampled_from([None, True, 0, -3, 1.0, 0.5, "", "a", [], {}])
 
 
 @settings(max_examples=300)

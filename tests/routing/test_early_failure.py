@@ -18,11 +18,11 @@ from nearfar.orchestrator.task.modes import TaskProfile
 from nearfar.orchestrator.task.policy import AutoConfig
 from nearfar.orchestrator.task.results import JudgedProposal
 from nearfar.orchestrator.task.task import Task
-from nearfar.protocols import Prices
+from nearfar.protocols import Prices, Sensitivity
 
 _PROFILE = TaskProfile.of("What is the capital of Peru?", ())
 _ARMS = {name: Arm(strategy=Strategy(name)) for name in ("cascade", "device", "pevr", "cloud")}
-_PUBLIC = Policy(sensitivity="public")
+_PUBLIC = Policy(sensitivity=Sensitivity.PUBLIC)
 
 
 def _chooser(store: OutcomeStore, seed: int, share: float) -> Chooser:

@@ -19,7 +19,7 @@ def test_with_the_policys_own_minimum_exactly_the_drafts_are_stopped_that_would_
 ) -> None:
     known = [confidence for confidence in steps if confidence is not None]
     lowest = min(known, default=None)
-    rejected = objection("an answer", messages=[], has_tools=False, confidence=lowest, minimum_confidence=minimum)
+    rejected = objection("an answer", confidence=lowest, minimum_confidence=minimum)
     assert any(map(EarlyStop(threshold=minimum).stops, steps)) == (rejected is not None)
 
 
