@@ -33,6 +33,8 @@ class _EarlyCall:
     reply: "asyncio.Task[StepReply]"
     log: CallLog
     began: float
+    heard: list[str]
+    """Its text as a listener hears it: with the values behind placeholders."""
 
 
 @dataclass
@@ -136,8 +138,9 @@ class LookAhead:
             return None
         log.made.extend(early.log.made)
         self.told = self.figures.model_copy(update={"saved_seconds": self.figures.saved_seconds + waiting - early.began})
-        if listener is not None and reply.text:
-            listener(reply.text)
+        if listener is not None:
+            for piece in early.heard:
+                listener(piece)
         return reply
 
     def _confirm(self, path: NearPath, said: Message) -> bool:
@@ -227,8 +230,9 @@ class LookAhead:
         log = CallLog(state, path.runtime)
         digest = sha256(key.encode()).hexdigest()[:12]
         request = request.model_copy(update={"idempotency_key": f"{request.idempotency_key[:100]}/ahead-{digest}"})
-        ask = partial(log.ask, path.far, role="verify", turn=state["acted"])
-        self._early[key] = _EarlyCall(asyncio.create_task(_timed(path, ask, request)), log, anyio.current_time())
+        heard: list[str] = []
+        ask = partial(log.ask, path.far, role="verify", turn=state["acted"], listener=heard.append)
+        self._early[key] = _EarlyCall(asyncio.create_task(_timed(path, ask, request)), log, anyio.current_time(), heard)
 
 
 async def _timed(path: NearPath, ask: Asking, request: StepRequest) -> StepReply:

@@ -291,6 +291,8 @@ class Result(Value):
 
     id: str
     """The task's idempotency key."""
+    user: str = ""
+    """The user for whom the task was served."""
     text: str
     """The answer."""
     output: Any = None

@@ -166,6 +166,24 @@ async def test_a_stream_shows_what_far_says_alone() -> None:
     assert started == [outcome.call.id for outcome in finished.result.tool_calls]
 
 
+async def test_what_far_said_early_is_heard_with_the_values_behind_placeholders() -> None:
+    @tool(effect="read", source="internal_tool")
+    def look(at: int) -> str:
+        """Look at a place."""
+        return f"{at}: write to mira.falk@example.org"
+
+    def step(request: StepRequest) -> Reply:
+        results = [message.tool_result.content for message in request.messages if message.tool_result is not None]
+        return results[-1] if len(results) == 2 else ToolCall(id=f"{len(results)}", name="look", arguments={"at": len(results)})
+
+    policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}, "privacy": {"findings": "placeholder"}}
+    far, near = ScriptedAgent(step, name="far", side=Side.FAR, pace=0.1), ScriptedAgent(step, name="near")
+    async with Hybrid(near=near, far=far, tools=[look], policy=policy) as hybrid:
+        events = [event async for event in hybrid.stream("Play.", strategy="speculate")]
+    assert "".join(event.text for event in events if isinstance(event, AgentText)) == "1: write to mira.falk@example.org"
+    assert any("EMAIL" in message.model_dump_json() for message in far.requests[-1].messages)
+
+
 async def test_a_private_task_is_refused_as_by_cloud() -> None:
     world = World()
     far, near = ScriptedAgent(["No."], name="far", side=Side.FAR), ScriptedAgent(["No."], name="near")
@@ -319,7 +337,7 @@ async def test_what_untrusted_content_may_not_cause_does_not_run_ahead() -> None
 async def test_what_was_learned_is_kept_for_later_processes(tmp_path: Path) -> None:
     async def odds() -> float:
         world, game = World(), Game(3, steps=6, agreement=0.0)
-        far = ScriptedAgent(lambda request: game.step(request, "far"), name="far", side=Side.FAR)
+        far = ScriptedAgent(lambda request: game.step(request, "far"), name="far", side=Side.FAR, pace=0.02)
         near = ScriptedAgent(lambda request: game.step(request, "near"), name="near")
         policy = Policy.model_validate({"sensitivity": "public", "router": {"log": tmp_path / "log.jsonl"}})
         async with Hybrid(near=near, far=far, tools=world.tools, policy=policy) as hybrid:
@@ -334,7 +352,7 @@ async def test_what_was_learned_is_kept_for_later_processes(tmp_path: Path) -> N
 async def test_a_near_side_that_was_slow_once_is_tried_again() -> None:
     world = World()
     call = ToolCall(id="n", name="look", arguments={"at": 3})
-    far = ScriptedAgent([call, call, "Done."], name="far", side=Side.FAR)
+    far = ScriptedAgent([call, call, "Done."], name="far", side=Side.FAR, pace=0.02)
     near = ScriptedAgent([call] * 9, name="near")
     async with Hybrid(near=near, far=far, tools=world.tools) as hybrid:
         hybrid._router.outcomes.agreement.time(Side.NEAR, 1000.0)
