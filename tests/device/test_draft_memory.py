@@ -124,3 +124,16 @@ def test_an_erasure_reaches_the_file_and_what_a_running_worker_remembers(tmp_pat
     memories.add(_call((1, 2, 3), tool="close"))
     assert not _knows(memories)
     assert not _knows(_memories(calls_folder()))
+
+
+def test_an_erasure_reaches_every_worker_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEARFAR_HOME", str(tmp_path))
+    _memories(calls_folder()).add(_call())
+    workers = [_memories(calls_folder()) for _ in range(3)]
+    erase_calls()
+    for worker in workers:  # all but the first find the file that another one has begun
+        worker.add(_call((1, 2, 3), tool="close"))
+        assert not _knows(worker)
+    workers[0].add(_call())
+    workers[0].add(_call((1, 2, 3), tool="close"))
+    assert _knows(workers[0])
