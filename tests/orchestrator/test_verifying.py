@@ -89,6 +89,21 @@ async def test_a_verdict_that_cannot_be_read_speaks_neither_for_nor_against_a_dr
     assert (result.text, dict(result.attempts[0].verified)) == ("yes", {})
 
 
+@pytest.mark.parametrize("capabilities", [None, WITHOUT_LOGPROBS], ids=["log-probabilities", "words"])
+@pytest.mark.parametrize("said", ["1. not met: there is no invoice, so that", "It is hard to say yes or no.", "Right: Yes/No"])
+async def test_a_no_in_the_words_before_a_verdict_is_none(said: str, capabilities: Capabilities | None) -> None:
+    async with hybrid_of(Judge(said, capabilities=capabilities), "outcome") as hybrid:
+        result = await hybrid.run(QUESTION)
+    assert (result.text, dict(result.attempts[0].verified)) == ("yes", {})
+
+
+@pytest.mark.parametrize("said", ["**Right:** No.", "No invoice is paid, yes.\nRight: No\nYes, I am sure of it.", "I see no proof.\nNo"])
+async def test_a_verdict_is_read_where_it_stands(said: str) -> None:
+    async with hybrid_of(Judge(said), "outcome") as hybrid:
+        result = await hybrid.run(QUESTION)
+    assert result.attempts[0].verified["outcome"].raw == pytest.approx(0.1)
+
+
 async def test_reported_outcomes_correct_a_judge_that_is_too_strict() -> None:
     judge = Judge("Right: No", confidence=0.6)
     async with hybrid_of(judge, "outcome", evidence={"judge": "far"}) as hybrid:
