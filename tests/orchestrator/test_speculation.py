@@ -2,7 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,8 +14,10 @@ import pytest
 from nearfar import (
     BudgetExceeded,
     Hybrid,
+    InvalidOutput,
     NearfarError,
     Policy,
+    RateLimited,
     Records,
     Result,
     ScriptedAgent,
@@ -30,7 +34,7 @@ from nearfar.orchestrator.task.events import AgentText, TaskFinished, ToolStarte
 from nearfar.orchestrator.task.results import JudgedProposal, ToolOutcome
 from nearfar.orchestrator.task.tools import Effect, Tool
 from nearfar.orchestrator.tracing.page import rows_of
-from nearfar.protocols import Prices
+from nearfar.protocols import Prices, StepEvent
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.items import Tier
 
@@ -358,6 +362,60 @@ async def test_a_near_side_that_was_slow_once_is_tried_again() -> None:
         hybrid._router.outcomes.agreement.time(Side.NEAR, 1000.0)
         await hybrid.run("Play.", strategy="speculate", sensitivity="public")
     assert near.requests
+
+
+class Narrow(ScriptedAgent):
+    """A far agent that looks four times, and refuses calls as `refuses` says, by the look that is asked for and the calls under way."""
+
+    def __init__(self, refuses: Callable[[int, int], NearfarError | None]) -> None:
+        self.refused = 0
+        self._refuses = refuses
+        self._under_way = 0
+        super().__init__(looked, name="far", side=Side.FAR, pace=0.05)
+
+    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+        if (refusal := self._refuses(sum(message.role == "tool" for message in request.messages), self._under_way)) is not None:
+            self.refused += 1
+            raise refusal
+        self._under_way += 1
+        try:
+            async with aclosing(super().step(request)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._under_way -= 1
+
+
+def looked(request: StepRequest) -> Reply:
+    number = sum(message.role == "tool" for message in request.messages)
+    return "Done." if number == 4 else ToolCall(id=f"c{number}", name="look", arguments={"at": number})
+
+
+async def test_a_far_side_that_takes_one_call_at_a_time_serves_as_in_cloud() -> None:
+    far = Narrow(lambda _, under_way: RateLimited("one at a time") if under_way else None)
+    policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}}
+    async with Hybrid(near=ScriptedAgent(looked, name="near"), far=far, tools=World().tools, policy=policy) as hybrid:
+        results = [await hybrid.run("Look.", strategy="speculate") for _ in range(5)]
+    assert [(result.agent, result.text) for result in results] == [("far", "Done.")] * 5
+    assert far.refused <= len(results), "it is asked ahead no more once it has refused"
+    wasted = [call.error for result in results for call in result.calls if call.shadow]
+    assert wasted == ["RateLimited"] * far.refused
+
+
+async def test_early_calls_make_room_for_the_call_that_counts() -> None:
+    seen = Counter[int]()
+
+    def refuses(number: int, under_way: int) -> NearfarError | None:
+        seen[number] += 1
+        if number != 1 or seen[1] > 2:
+            return None
+        return InvalidOutput("not yet") if seen[1] == 1 else RateLimited("too much at a time") if under_way else None
+
+    far = Narrow(refuses)
+    policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}}
+    async with Hybrid(near=ScriptedAgent(looked, name="near"), far=far, tools=World().tools, policy=policy) as hybrid:
+        result = await hybrid.run("Look.", strategy="speculate")
+    assert (result.agent, result.text, far.refused) == ("far", "Done.", 2)
 
 
 PRICES = Prices.model_validate({"input": 10, "output": 10, "source": "a test", "as_of": "2026-11-18"})
