@@ -201,11 +201,11 @@ class JudgedProposal(Value):
 
     task_class: str = ""
     """Class of the task."""
-    confidence: float | None = None
+    confidence: float | None = Field(default=None, ge=0, le=1)
     """Near's confidence in the step, 0 to 1; None: it states none."""
     is_instead: bool = False
     """Near would have answered, and was made to propose a call instead."""
-    answer_confidence: float | None = None
+    answer_confidence: float | None = Field(default=None, ge=0, le=1)
     """Its confidence in that answer, 0 to 1; None: it states none, or proposed the call by itself."""
     confirmed: bool = False
     """Far has taken the same step."""

@@ -13,6 +13,7 @@ import pytest
 
 from nearfar import (
     BudgetExceeded,
+    ConfigError,
     Hybrid,
     InvalidOutput,
     NearfarError,
@@ -30,6 +31,7 @@ from nearfar import (
 from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope, Units
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.routing.agreement import AgreementRates
+from nearfar.orchestrator.routing.traces import read_outcomes
 from nearfar.orchestrator.task.events import AgentText, TaskFinished, ToolStarted
 from nearfar.orchestrator.task.results import JudgedProposal, ToolOutcome
 from nearfar.orchestrator.task.tools import Effect, Tool
@@ -351,6 +353,20 @@ async def test_what_was_learned_is_kept_for_later_processes(tmp_path: Path) -> N
         return begins_with
 
     assert (await odds(), await odds()) == (0.8, pytest.approx(0.1, abs=0.2))
+
+
+@pytest.mark.parametrize("confidence", ["NaN", "-Infinity", "7"])
+async def test_a_log_with_a_confidence_that_cannot_be_is_a_configuration_error(confidence: str, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    policy = Policy.model_validate({"sensitivity": "public", "router": {"log": log}})
+    far, near = Narrow(lambda *_: None), ScriptedAgent(looked, name="near", confidence=0.9)
+    async with Hybrid(near=near, far=far, tools=World().tools, policy=policy) as hybrid:
+        await hybrid.run("Look.", strategy="speculate")
+    written = log.read_text()
+    assert '"confidence":0.9,"is_instead"' in written
+    log.write_text(written.replace('"confidence":0.9,"is_instead"', f'"confidence":{confidence},"is_instead"'))
+    with pytest.raises(ConfigError, match="line 1 is no outcome"):
+        read_outcomes(log)
 
 
 async def test_a_near_side_that_was_slow_once_is_tried_again() -> None:
