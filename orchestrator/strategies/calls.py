@@ -52,7 +52,7 @@ from ..safety.privacy import RunPrivacy
 from ..task.events import AgentText, CallEnded, TaskEvent, ToolStarted
 from ..task.labels import Label
 from ..task.policy import Cause, Verdict
-from ..task.results import AskedReasoning, Call, price
+from ..task.results import STEP, AskedReasoning, Call, price
 from ..task.routing_policy import FallbackConfig, IdleTimeouts
 from ..task.task import Task, with_instructions
 from ..tracing.observing import AskedStep, EndedStep
@@ -259,7 +259,7 @@ class CallLog:
         agent = await handle.open()
         idle = self._idle_timeouts(handle, request)
         outbound = await self._filtered(handle, agent.card, request, label or self._label, role=role)
-        request, reasoning = self._with_effort(outbound.request, agent.card, handle, role)
+        request, reasoning = self._with_effort(outbound.request, agent.card, handle, STEP if is_extra else role)
         request, allowance = await self._reserved(request, agent.card)
         traced = self._traced(handle, agent.card, request, role)
         listening = _Listening(None if listener is None else outbound.listener(listener), reasoning)

@@ -111,6 +111,10 @@ class AskedReasoning(Value):
     """Level of effort in place of the agent's own; None: that one."""
 
 
+STEP: Final = "execute"
+"""Role of an agent that answers."""
+
+
 class Call(Value):
     """One step of one agent, in whatever role it was asked."""
 
@@ -159,6 +163,12 @@ class Call(Value):
     """Tokens of the text with their log-probabilities, if the task's sampling set `top_logprobs`."""
     is_cut_short: bool = False
     """It wrote as much as its budget paid for, and was not done."""
+
+    @property
+    def took_step(self) -> bool:
+        """Return whether it is a step of the agent that answers, be it one that far was asked for ahead, and has confirmed."""
+        is_early = self.role == "verify" and self.verdict is None and self.error is None and not self.shadow
+        return self.role == STEP or is_early
 
     @property
     def energy(self) -> Energy:

@@ -31,12 +31,13 @@ from nearfar import (
 from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope, Units
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.routing.agreement import AgreementRates
+from nearfar.orchestrator.routing.costs import TaskKind
 from nearfar.orchestrator.routing.traces import read_outcomes
 from nearfar.orchestrator.task.events import AgentText, TaskFinished, ToolStarted
 from nearfar.orchestrator.task.results import JudgedProposal, ToolOutcome
 from nearfar.orchestrator.task.tools import Effect, Tool
 from nearfar.orchestrator.tracing.page import rows_of
-from nearfar.protocols import Prices, StepEvent
+from nearfar.protocols import FinishReason, Prices, StepEvent
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.items import Tier
 
@@ -416,6 +417,20 @@ async def test_a_far_side_that_takes_one_call_at_a_time_serves_as_in_cloud() -> 
     assert far.refused <= len(results), "it is asked ahead no more once it has refused"
     wasted = [call.error for result in results for call in result.calls if call.shadow]
     assert wasted == ["RateLimited"] * far.refused
+
+
+async def test_steps_that_far_was_asked_for_ahead_count_as_its_own() -> None:
+    async def dollars(strategy: str) -> float:
+        far = ScriptedAgent(looked, name="far", side=Side.FAR, pace=0.05, prices=PRICES)
+        policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}}
+        async with Hybrid(near=ScriptedAgent(looked, name="near"), far=far, tools=World().tools, policy=policy) as hybrid:
+            turn = await hybrid.turn("Look.", strategy=strategy)
+            assert turn.finish_reason is FinishReason.STOP
+            known = hybrid._router.running.costs("far", Side.FAR, tokens=2, prices=PRICES, kind=TaskKind("", has_tools=True)).dollars
+        assert known is not None
+        return known.value
+
+    assert await dollars("speculate") == pytest.approx(await dollars("cloud"))
 
 
 async def test_early_calls_make_room_for_the_call_that_counts() -> None:
