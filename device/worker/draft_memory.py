@@ -133,49 +133,63 @@ class CallFile:
     def __init__(self, folder: Path, vocabulary: Vocabulary) -> None:
         self._path = folder / f"{_fingerprint(vocabulary)}.jsonl"
         self._vocabulary_size = vocabulary.size
-        self._was_there = False
+        self._handle: int | None = None
+        """The file, open so that its removal shows; None: it was not there."""
         self._is_usable = True
 
     def read(self) -> list[KeptCall]:
         """Return the calls that were kept; lines that are damaged or of another version are left out."""
         try:
-            with self._path.open("rb") as file:
-                file.seek(max(self._path.stat().st_size - _FILE_BYTES, 0))
-                lines = list(filter(None, file.read().split(b"\n")))
+            self._handle = _opened(self._path, os.O_APPEND)
+            start = max(os.fstat(self._handle).st_size - _FILE_BYTES, 0)
+            lines = list(filter(None, os.pread(self._handle, _FILE_BYTES, start).split(b"\n")))
         except FileNotFoundError:
             return []
         except OSError as error:
             self._give_up(error)
             return []
-        self._was_there = True
         calls = [call for line in lines if (call := self._parse(line)) is not None]
         if len(calls) < len(lines):
             logger.warning("%d of %d calls in %s cannot be read, and are left out", len(lines) - len(calls), len(lines), self._path)
         return calls
 
     def append(self, call: KeptCall) -> bool:
-        """Keep a call; False if the file was erased by another process since the last one."""
+        """Keep a call; False if another process has erased the file, or shortened it, since the last one."""
         if not self._is_usable:
             return True
         try:
-            is_erased = self._was_there and not self._path.exists()
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            is_erased = self._handle is not None and _is_removed(self._handle)
+            if self._handle is None or is_erased:
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._keep_open(_opened(self._path, os.O_APPEND | os.O_CREAT))
+            assert self._handle is not None, "it was opened"
             # A line break in front, too: a line that another worker left unfinished then ends.
-            size = _write(self._path, os.O_APPEND, b"\n" + call.model_dump_json().encode() + b"\n")
-            if size > _FILE_BYTES:
-                self._shorten()
+            os.write(self._handle, b"\n" + call.model_dump_json().encode() + b"\n")
+            if os.fstat(self._handle).st_size > _FILE_BYTES:
+                self._shorten(self._handle)
         except OSError as error:
             self._give_up(error)
             return True
-        self._was_there = True
         return not is_erased
 
-    def _shorten(self) -> None:
-        """Keep the newer half."""
-        lines = self._path.read_bytes()[-_FILE_BYTES // 2 :].split(b"\n")[1:]
+    def _shorten(self, handle: int) -> None:
+        """Keep the newer half, unless all of it was erased meanwhile."""
+        size = os.fstat(handle).st_size
+        lines = os.pread(handle, size, size - _FILE_BYTES // 2).split(b"\n")[1:]
         temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}-{uuid4().hex}")
-        _write(temporary, os.O_EXCL, b"\n".join(lines) + b"\n")
-        temporary.replace(self._path)
+        shorter = _opened(temporary, os.O_APPEND | os.O_CREAT | os.O_EXCL)
+        os.write(shorter, b"\n".join(lines) + b"\n")
+        if _is_removed(handle):
+            temporary.unlink(missing_ok=True)
+            os.close(shorter)
+        else:
+            temporary.replace(self._path)
+            self._keep_open(shorter)
+
+    def _keep_open(self, handle: int) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+        self._handle = handle
 
     def _parse(self, line: bytes) -> KeptCall | None:
         try:
@@ -189,14 +203,13 @@ class CallFile:
         logger.warning("calls are not kept: %s", error)
 
 
-def _write(path: Path, mode: int, data: bytes) -> int:
-    """Write to a file that only its user can read; return its size."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o600)
-    try:
-        os.write(handle, data)
-        return os.fstat(handle).st_size
-    finally:
-        os.close(handle)
+def _opened(path: Path, mode: int) -> int:
+    """Open a file that only its user can read. Raises `OSError`."""
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | mode, 0o600)
+
+
+def _is_removed(handle: int) -> bool:
+    return os.fstat(handle).st_nlink == 0
 
 
 def _fingerprint(vocabulary: Vocabulary) -> str:

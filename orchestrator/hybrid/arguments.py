@@ -331,6 +331,7 @@ class ResumeOptions(TypedDict, total=False):
     """The object for the task's tools that the run was begun with, which is kept nowhere."""
 
 
+_LONGEST_FAULT: Final = 500
 _SWITCHES: Final = ("parallel_calls", "unstick")
 _OF_TASK: Final = (
     "agent",
@@ -377,6 +378,15 @@ def _plan(given: object) -> str:
     if not isinstance(given, str) or not given.strip():
         raise InvalidRequest("plan must be a text that says how the task is to be done", hint="leave it out where there is none")
     return given.strip()
+
+
+def fault_argument(because: str, score: float) -> str:
+    """Return the fault of an answer in one line, as judges are told it; empty: none is named. Raises `InvalidRequest` for any other."""
+    if not isinstance(because, str) or len(because) > _LONGEST_FAULT:
+        raise InvalidRequest(f"a fault is a text of at most {_LONGEST_FAULT} characters", hint='because="It did not look it up."')
+    if because and score == 1:
+        raise InvalidRequest("an answer with the score 1 has no fault", hint="because= says why a score is below 1")
+    return " ".join(because.encode(errors="replace").decode().split())
 
 
 def _check_characters(task: Task) -> None:

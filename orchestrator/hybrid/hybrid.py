@@ -50,6 +50,7 @@ from .arguments import (
     agent_handles,
     check_approver,
     check_options,
+    fault_argument,
     mcp_argument,
     memory_argument,
     plugin_tools,
@@ -480,16 +481,17 @@ class Hybrid(ServesTurns):
         stands. The outcome is kept in the files that `[policy.auto] reports` and `[policy.router] log` name, without the words of a private
         task. A cache gives up the answers of a task whose score is below one half.
 
-        `because` names the fault of a wrong answer; the verifier `rubric` then looks for it in later ones of the class.
+        `because` names the fault of a wrong answer; the verifier `rubric` then looks for it in later ones of the class; for one of a
+        private answer, in private tasks of the same user alone.
 
-        Raises `InvalidRequest` for a score outside 0 to 1, a class that is no text, and a fault of an answer that was right.
+        Raises `InvalidRequest` for a score outside 0 to 1, a class that is no text, and a fault of an answer that was right, or of more
+        than 500 characters.
         """
-        if because and score == 1:
-            raise InvalidRequest("an answer with the score 1 has no fault", hint="because= says why a score is below 1")
         if not isinstance(task_class, str):
             raise InvalidRequest(f"the class of a task is a text, not {task_class!r}", hint='from coarse to fine: "billing/refund"')
         if not isinstance(score, (int, float)) or not 0 <= score <= 1:
             raise InvalidRequest(f"a score is between 0 and 1, not {score}", hint="1.0 for a task well done, 0.0 for one that failed")
+        because = fault_argument(because, score)
         if self._records.cache is not None:
             self._records.cache.report(result.id, score)
         self._router.report(result, self.policy, score=score, task_class=task_class, because=because)

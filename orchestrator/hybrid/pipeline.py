@@ -132,6 +132,7 @@ def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[Bas
     doubt = _doubt(task.policy, decision.strategy if task.role else task.policy.strategy, accepted)
     return Result(
         id=task.idempotency_key,
+        user=task.user,
         text=text,
         output=None if task.output_schema is None or has_calls else read_output(text, task.output_schema, model),
         agent=accepted.agent,

@@ -132,7 +132,7 @@ def turn_of(result: Result, asked: AskedTurn, pool: AgentPool, *, heard: str = "
 def _last_step(result: Result) -> Call | None:
     """Return the last step of the attempt that stands."""
     own = [call for call in result.calls if call.agent == result.agent and call.error is None and call.verdict is None]
-    return next((call for call in reversed(own) if call.role == "execute"), own[-1] if own else None)
+    return next((call for call in reversed(own) if call.took_step), own[-1] if own else None)
 
 
 def saved_against_far(result: Result, pool: AgentPool) -> Decimal | None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ...protocols.items import Tier
+from ..task.labels import may_go
 from ..task.results import Attempt
 from .answers import Answer
 from .costs import lineage
@@ -106,8 +108,15 @@ class ReportedFault:
 
     task_class: str
     because: str
-    is_public: bool
-    """The reason may leave the device."""
+    tier: Tier = Tier.SHARED
+    """How far the reason may go: as far as the run that gave the answer."""
+    user: str = ""
+    """The user whose answer it was."""
+
+    def may_be_told(self, user: str, reach: Tier) -> bool:
+        """Return whether a run of this user whose content may go as far as `reach` may be told the reason: a private one stays with its
+        user, in runs that are as private."""
+        return self.tier is Tier.SHARED or (self.user == user and may_go(self.tier, reach))
 
 
 _MOST_SHOWN: Final = 5
@@ -131,13 +140,13 @@ class Faults:
             known.sort(key=lambda each: -each[0])
             del known[_MOST_KEPT:]
 
-    def of(self, task_class: str, *, public_only: bool) -> list[str]:
-        """Return the faults named most often in a class, or in the next wider one of which any is known."""
+    def of(self, task_class: str, *, user: str, reach: Tier) -> list[str]:
+        """Return the faults named most often in a class, or in the next wider one of which any is known, that such a run may be told."""
         known = next((self._kept[name] for name in reversed(lineage(task_class) or ("",)) if name in self._kept), [])
-        return [fault.because for _, fault in known if fault.is_public or not public_only][:_MOST_SHOWN]
+        return [fault.because for _, fault in known if fault.may_be_told(user, reach)][:_MOST_SHOWN]
 
 
 def _is_same(fault: ReportedFault, other: ReportedFault) -> bool:
-    return fault.is_public == other.is_public and mean_same(
+    return (fault.tier, fault.user) == (other.tier, other.user) and mean_same(
         Answer.of_whole(fault.because), Answer.of_whole(other.because), embedder=lambda: None
     )

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 
 from ...protocols import AgentCard, Effort, Side, StepRequest
 from ...protocols.steps import Value
-from ..task.results import AskedReasoning, Call
+from ..task.results import STEP, AskedReasoning, Call
 from ..task.task import Task, tokens_by_length
 from .costs import Group, lineage, nested
 
@@ -139,7 +139,7 @@ def reasoned_steps(task: Task, calls: Iterable[Call]) -> Iterator[ReasonedStep]:
             yield ReasonedStep(
                 agent=call.agent,
                 side=call.side,
-                role=call.role,
+                role=STEP if call.took_step else call.role,
                 task_class=task.task_class,
                 prompt_tokens=call.usage.input_tokens,
                 tokens=call.usage.reasoning_tokens,

@@ -34,7 +34,7 @@ _PLANNED, _ASKED, _CHANGED = (EVIDENCE.index(name) for name in ("has a plan", "f
 _UNTRAINED: Final = "`nearfar sweep --run pevr:explore=1` trains one"
 
 Weight = Annotated[FiniteFloat, Field(ge=-1e4, le=1e4)]
-Layer = tuple[tuple[Weight, ...], ...]
+Layer = Annotated[tuple[tuple[Weight, ...], ...], Field(min_length=1)]
 """A row of weights for each output; the last weight of a row stands alone."""
 
 

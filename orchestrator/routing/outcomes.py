@@ -16,6 +16,7 @@ from random import Random
 from threading import RLock
 from typing import Final
 
+from ...protocols.items import Tier
 from ..agents.pool import PaceSource, no_pace
 from ..task.decisions import Arm
 from ..task.modes import TaskProfile
@@ -364,10 +365,10 @@ class OutcomeStore:
         with self.lock:
             return self._cards.setdefault(card, correction_for(card))
 
-    def reported_faults(self, task_class: str, *, public_only: bool) -> list[str]:
-        """Return the faults that reports have named most often in a class."""
+    def reported_faults(self, task_class: str, *, user: str, reach: Tier) -> list[str]:
+        """Return the faults that reports have named most often in a class, and that a run of this user and privacy may be told."""
         with self.lock:
-            return self.faults.of(task_class, public_only=public_only)
+            return self.faults.of(task_class, user=user, reach=reach)
 
     def _add_draft(self, draft: ScoredDraft) -> None:
         drift = self.card_correction(draft.card).learn(draft.subject, draft.task_class, draft.predicted, draft.score)

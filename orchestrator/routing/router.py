@@ -265,7 +265,7 @@ class Router:
                 self.outcomes.add(draft)
             self.outcomes.add(ScoredAnswer(result.decision, result.agent, score, settings.head, task_class))
             if because:
-                self.outcomes.add(ReportedFault(known_class, because, is_public))
+                self.outcomes.add(ReportedFault(known_class, because, result.label.tier, result.user))
         if settings.log is not None:
             log_score(settings.log, result, score, task_class=task_class, because=because if is_public else "")
         if result.selection is not None:

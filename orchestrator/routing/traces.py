@@ -264,7 +264,7 @@ def read_outcomes(path: Path) -> list[Known]:
             found += reported_drafts(task.attempts, known.agent, known.score, known.task_class or task.task_class)
             found.append(ScoredAnswer(task.decision, known.agent, known.score, task.head, known.task_class))
             if known.because:
-                found.append(ReportedFault(known.task_class or task.task_class, known.because, is_public=True))
+                found.append(ReportedFault(known.task_class or task.task_class, known.because))
     return found
 
 

@@ -52,7 +52,7 @@ from ..safety.privacy import RunPrivacy
 from ..task.events import AgentText, CallEnded, TaskEvent, ToolStarted
 from ..task.labels import Label
 from ..task.policy import Cause, Verdict
-from ..task.results import AskedReasoning, Call, price
+from ..task.results import STEP, AskedReasoning, Call, price
 from ..task.routing_policy import FallbackConfig, IdleTimeouts
 from ..task.task import Task, with_instructions
 from ..tracing.observing import AskedStep, EndedStep
@@ -241,6 +241,7 @@ class CallLog:
         reading: Reading | None = None,
         listener: Listener | None = None,
         label: Label | None = None,
+        is_extra: bool = False,
     ) -> StepReply:
         """Run one step of an agent to its end. Raises what opening the agent, `require_own_tools` or the step raises.
 
@@ -253,11 +254,12 @@ class CallLog:
             reading: reads the verdict, where it is a check.
             listener: hears its text as it streams.
             label: of what the request holds; None: it may be anything that the run has seen.
+            is_extra: it is made besides the calls that the task needs, so that a refusal says nothing against the agent.
         """
         agent = await handle.open()
         idle = self._idle_timeouts(handle, request)
         outbound = await self._filtered(handle, agent.card, request, label or self._label, role=role)
-        request, reasoning = self._with_effort(outbound.request, agent.card, handle, role)
+        request, reasoning = self._with_effort(outbound.request, agent.card, handle, STEP if is_extra else role)
         request, allowance = await self._reserved(request, agent.card)
         traced = self._traced(handle, agent.card, request, role)
         listening = _Listening(None if listener is None else outbound.listener(listener), reasoning)
@@ -265,7 +267,7 @@ class CallLog:
         error: BaseException | None = None
         try:
             with outbound.inspect_bytes(), nullcontext() if traced is None else traced.current():
-                await self._hear(handle, agent, request, listening, idle)
+                await self._hear(handle, agent, request, listening, idle, counts=not is_extra)
             reply = await outbound.check_reply(listening.reply(agent.card))
             verdict = reading(reply) if reading is not None else None
             return reply
@@ -323,10 +325,11 @@ class CallLog:
         return None if given is None else given.trace
 
     async def _hear(
-        self, handle: AgentHandle, agent: Agent, request: StepRequest, listening: "_Listening", idle: IdleTimeouts | None
+        self, handle: AgentHandle, agent: Agent, request: StepRequest, listening: "_Listening", idle: IdleTimeouts | None, *, counts: bool
     ) -> None:
-        """Listen to a step until its end; what comes of it says whether the agent may be asked again."""
+        """Listen to a step until its end; what comes of it says whether the agent may be asked again. `counts`: so does a failure."""
         with handle.health.trying() as trial:
+            trial.counts = counts
             limit = asyncio.timeout(None if request.timeout is None else request.timeout + _GRACE)
             try:
                 async with limit, stream(agent, request) as events, _timed(events, idle) as timed:
@@ -336,10 +339,10 @@ class CallLog:
             except TimeoutError:
                 if not limit.expired():
                     raise
-                trial.counts = listening.is_telling
+                trial.counts = counts and listening.is_telling
                 raise DeadlineExceeded(f"{handle.name} was not done within its {request.timeout:g} s, and did not end") from None
             except DeadlineExceeded:
-                trial.counts = listening.is_telling
+                trial.counts = counts and listening.is_telling
                 raise
             except InvalidOutput as error:
                 error.text = error.text or listening.said.text

@@ -290,7 +290,7 @@ class TaskNodes:
     def _learn_costs(self, turn: AgentTurn, calls: Sequence[Json], runtime: TaskRuntime) -> None:
         """Let the router learn what the attempt that has ended took, over all its steps."""
         agent = turn.handle.name
-        own = [value_of(Call, call) for call in calls if call["agent"] == agent and call["role"] == "execute"]
+        own = [call for call in (value_of(Call, each) for each in calls if each["agent"] == agent) if call.took_step]
         self.router.learn_costs(turn.task, agent, own, tools=self.context(runtime).tools)
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:

@@ -299,7 +299,8 @@ class Judging:
 
     async def _faults(self, task: Task) -> list[str]:
         """Return that the faults which reports have named are absent, as points for the judge."""
-        found = self._router.outcomes.reported_faults(task.task_class, public_only=self._judge.side is Side.FAR)
+        reach = label_of(self._turn.state).tier  # the judge's words stand in the record of this run
+        found = self._router.outcomes.reported_faults(task.task_class, user=task.user, reach=reach)
         return [f"It is free of an earlier fault: {fault}" for fault in found]
 
 

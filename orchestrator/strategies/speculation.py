@@ -15,7 +15,7 @@ from hashlib import sha256
 import anyio
 from langgraph.errors import GraphBubbleUp
 
-from ...protocols import Message, NearfarError, Side, StepReply, StepRequest
+from ...protocols import BudgetExceeded, Message, NearfarError, RateLimited, Side, StepReply, StepRequest, Unavailable
 from ..safety.outbound_filter import Listener
 from ..task.results import Call, JudgedProposal, Speculation
 from ..util.runtime import cancel_task
@@ -33,6 +33,8 @@ class _EarlyCall:
     reply: "asyncio.Task[StepReply]"
     log: CallLog
     began: float
+    heard: list[str]
+    """Its text as a listener hears it: with the values behind placeholders."""
 
 
 @dataclass
@@ -67,6 +69,8 @@ class LookAhead:
         """Content of the request that follows from far's last step, as near saw it; empty: unknown."""
         self._stands_at = ""
         """Content of the request at which near began last, or knew no further."""
+        self._is_refused = False
+        """Far has refused an early call, and is asked no further ones in this run: they may be more than it takes at a time."""
         self._results = 0
         """Tool calls of the run whose results were noted."""
         self._moved = asyncio.Event()
@@ -83,7 +87,7 @@ class LookAhead:
         try:
             reply = await self._early_reply(key, log, listener)
             if reply is None:
-                reply = await _timed(path, ask, request)
+                reply = await self._asked(path, ask, request, log)
         except BaseException:  # the run ends, or goes on with another agent: raised again
             await self._abandon(log)
             raise
@@ -136,9 +140,21 @@ class LookAhead:
             return None
         log.made.extend(early.log.made)
         self.told = self.figures.model_copy(update={"saved_seconds": self.figures.saved_seconds + waiting - early.began})
-        if listener is not None and reply.text:
-            listener(reply.text)
+        if listener is not None:
+            for piece in early.heard:
+                listener(piece)
         return reply
+
+    async def _asked(self, path: NearPath, ask: Asking, request: StepRequest, log: CallLog) -> StepReply:
+        """Ask far; once more where early calls have taken the room that this one needs, without them."""
+        try:
+            return await _timed(path, ask, request)
+        except (BudgetExceeded, RateLimited):
+            if not self._early:
+                raise
+            self._is_refused = True
+            await self._abandon(log)
+            return await _timed(path, ask, request)
 
     def _confirm(self, path: NearPath, said: Message) -> bool:
         """Compare far's step with near's next proposal. Returns whether near is still on far's path."""
@@ -218,7 +234,7 @@ class LookAhead:
         odds = 1.0
         for each in self._open:
             odds *= path.rates.odds((each.proposal,))
-            if each.request is None or each.after is None or odds < path.least_odds:
+            if self._is_refused or each.request is None or each.after is None or odds < path.least_odds:
                 return
             if each.key != self._asked_now and each.key not in self._early:
                 self._ask_early(path, each.after, each.request, each.key)
@@ -227,8 +243,16 @@ class LookAhead:
         log = CallLog(state, path.runtime)
         digest = sha256(key.encode()).hexdigest()[:12]
         request = request.model_copy(update={"idempotency_key": f"{request.idempotency_key[:100]}/ahead-{digest}"})
-        ask = partial(log.ask, path.far, role="verify", turn=state["acted"])
-        self._early[key] = _EarlyCall(asyncio.create_task(_timed(path, ask, request)), log, anyio.current_time())
+        heard: list[str] = []
+        ask = partial(log.ask, path.far, role="verify", turn=state["acted"], listener=heard.append, is_extra=True)
+        self._early[key] = _EarlyCall(asyncio.create_task(self._asked_early(path, ask, request)), log, anyio.current_time(), heard)
+
+    async def _asked_early(self, path: NearPath, ask: Asking, request: StepRequest) -> StepReply:
+        try:
+            return await _timed(path, ask, request)
+        except (RateLimited, Unavailable):
+            self._is_refused = True
+            raise
 
 
 async def _timed(path: NearPath, ask: Asking, request: StepRequest) -> StepReply:

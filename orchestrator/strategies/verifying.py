@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import Final, Protocol
 
 import anyio.to_thread
@@ -243,12 +244,19 @@ class VerdictWords:
     longest: int
     """Tokens of a reply whose log-probabilities are read."""
     is_first: bool
-    """The verdict opens the reply; else it closes it."""
+    """The verdict opens the reply; else it closes it, behind `Right:` or in a line of its own: the words before it may hold a no."""
 
     def verdict(self, text: str) -> bool | None:
         """Return the verdict of a reply; None if there is none."""
-        said = re.findall(rf"\b({self.yes}|{self.no})\b", text, re.IGNORECASE)
-        return None if not said else said[0 if self.is_first else -1].casefold() == self.yes.casefold()
+        said = self._said(text)
+        return None if said is None else text[slice(*said)].casefold() == self.yes.casefold()
+
+    def _said(self, text: str) -> tuple[int, int] | None:
+        """Return where the word of the verdict stands."""
+        word = rf"(?P<word>{self.yes}|{self.no})\b"
+        pattern = rf"\b{word}" if self.is_first else rf"(?:\bright\W{{1,8}}|^\W*(?=\w+\W*$)){word}(?!\s*(?:/|or\b))"
+        found = list(re.finditer(pattern, text, re.IGNORECASE | re.MULTILINE))
+        return found[0 if self.is_first else -1].span("word") if found else None
 
     def likely_share(self, reply: StepReply) -> float | None:
         """Return P(yes) / (P(yes) + P(no)) at the word of the verdict; None if the reply has none, or no log-probabilities.
@@ -256,13 +264,17 @@ class VerdictWords:
         A word that is not among the likeliest tokens gets what these leave.
         """
         tokens = reply.finished.logprobs
-        for token in tokens if self.is_first else reversed(tokens):
-            if _bare(token.token) in (self.yes.casefold(), self.no.casefold()):
-                likely = [(_bare(each.token), math.exp(each.logprob)) for each in token.top]
-                rest = max(1 - sum(share for _, share in likely), 0.0)
-                yes, no = (sum(share for word, share in likely if word == wanted.casefold()) or rest for wanted in (self.yes, self.no))
-                return yes / (yes + no) if yes + no else None
-        return None
+        said = self._said("".join(token.token for token in tokens))
+        if said is None:
+            return None
+        ends = accumulate(len(token.token) for token in tokens)
+        token = next(token for token, end in zip(tokens, ends, strict=True) if end >= said[1])
+        if _bare(token.token) not in (self.yes.casefold(), self.no.casefold()):
+            return None
+        likely = [(_bare(each.token), math.exp(each.logprob)) for each in token.top]
+        rest = max(1 - sum(share for _, share in likely), 0.0)
+        yes, no = (sum(share for word, share in likely if word == wanted.casefold()) or rest for wanted in (self.yes, self.no))
+        return yes / (yes + no) if yes + no else None
 
 
 def _bare(token: str) -> str:

@@ -14,7 +14,7 @@ from ..routing.meaning import mean_same
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import last_words
-from .calls import CallLog, TaskRuntime, is_heard
+from .calls import CallLog, TaskRuntime
 from .state import TaskState, as_json, value_of
 from .turn import AgentTurn
 from .verifying import AskedAgent, second_sample_temperature
@@ -68,7 +68,7 @@ async def with_votes(turn: AgentTurn, state: TaskState, runtime: TaskRuntime) ->
     """
     task, draft = turn.task, turn.draft
     is_one_step = len(state["messages"]) == len(task.messages) + 1
-    if turn.handle.side is Side.FAR or task.output_schema is not None or is_heard(runtime):
+    if turn.handle.side is Side.FAR or task.output_schema is not None or turn.was_shown(runtime):
         return {}
     said = value_of(Message, state["messages"][-1])
     if draft is None or not is_one_step or not said.text.strip() or said.tool_calls:

@@ -111,6 +111,10 @@ class AskedReasoning(Value):
     """Level of effort in place of the agent's own; None: that one."""
 
 
+STEP: Final = "execute"
+"""Role of an agent that answers."""
+
+
 class Call(Value):
     """One step of one agent, in whatever role it was asked."""
 
@@ -161,6 +165,12 @@ class Call(Value):
     """It wrote as much as its budget paid for, and was not done."""
 
     @property
+    def took_step(self) -> bool:
+        """Return whether it is a step of the agent that answers, be it one that far was asked for ahead, and has confirmed."""
+        is_early = self.role == "verify" and self.verdict is None and self.error is None and not self.shadow
+        return self.role == STEP or is_early
+
+    @property
     def energy(self) -> Energy:
         """Return the energy that it drew from the device that computed it."""
         known = self.performance
@@ -201,11 +211,11 @@ class JudgedProposal(Value):
 
     task_class: str = ""
     """Class of the task."""
-    confidence: float | None = None
+    confidence: float | None = Field(default=None, ge=0, le=1)
     """Near's confidence in the step, 0 to 1; None: it states none."""
     is_instead: bool = False
     """Near would have answered, and was made to propose a call instead."""
-    answer_confidence: float | None = None
+    answer_confidence: float | None = Field(default=None, ge=0, le=1)
     """Its confidence in that answer, 0 to 1; None: it states none, or proposed the call by itself."""
     confirmed: bool = False
     """Far has taken the same step."""
@@ -291,6 +301,8 @@ class Result(Value):
 
     id: str
     """The task's idempotency key."""
+    user: str = ""
+    """The user for whom the task was served."""
     text: str
     """The answer."""
     output: Any = None

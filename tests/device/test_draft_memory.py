@@ -137,3 +137,16 @@ async def test_an_agent_with_a_folder_keeps_the_calls_that_it_makes(tmp_path: Pa
     (kept,) = map(KeptCall.model_validate_json, file.read_text().split())
     assert kept.tool == reply.tool_calls[0].name == "open"
     assert kept.sensitivity is Sensitivity.PRIVATE
+
+
+def test_an_erasure_reaches_every_worker_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEARFAR_HOME", str(tmp_path))
+    _memories(calls_folder()).add(_call())
+    workers = [_memories(calls_folder()) for _ in range(3)]
+    erase_calls()
+    for worker in workers:  # all but the first find the file that another one has begun
+        worker.add(_call((1, 2, 3), tool="close"))
+        assert not _knows(worker)
+    workers[0].add(_call())
+    workers[0].add(_call((1, 2, 3), tool="close"))
+    assert _knows(workers[0])

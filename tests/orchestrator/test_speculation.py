@@ -2,7 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,9 +13,12 @@ import pytest
 
 from nearfar import (
     BudgetExceeded,
+    ConfigError,
     Hybrid,
+    InvalidOutput,
     NearfarError,
     Policy,
+    RateLimited,
     Records,
     Result,
     ScriptedAgent,
@@ -26,11 +31,13 @@ from nearfar import (
 from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope, Units
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.routing.agreement import AgreementRates
+from nearfar.orchestrator.routing.costs import TaskKind
+from nearfar.orchestrator.routing.traces import read_outcomes
 from nearfar.orchestrator.task.events import AgentText, TaskFinished, ToolStarted
 from nearfar.orchestrator.task.results import JudgedProposal, ToolOutcome
 from nearfar.orchestrator.task.tools import Effect, Tool
 from nearfar.orchestrator.tracing.page import rows_of
-from nearfar.protocols import Prices
+from nearfar.protocols import FinishReason, Prices, StepEvent
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.items import Tier
 
@@ -164,6 +171,24 @@ async def test_a_stream_shows_what_far_says_alone() -> None:
     assert "".join(event.text for event in events if isinstance(event, AgentText)) == finished.result.text
     started = [event.call.id for event in events if isinstance(event, ToolStarted)]
     assert started == [outcome.call.id for outcome in finished.result.tool_calls]
+
+
+async def test_what_far_said_early_is_heard_with_the_values_behind_placeholders() -> None:
+    @tool(effect="read", source="internal_tool")
+    def look(at: int) -> str:
+        """Look at a place."""
+        return f"{at}: write to mira.falk@example.org"
+
+    def step(request: StepRequest) -> Reply:
+        results = [message.tool_result.content for message in request.messages if message.tool_result is not None]
+        return results[-1] if len(results) == 2 else ToolCall(id=f"{len(results)}", name="look", arguments={"at": len(results)})
+
+    policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}, "privacy": {"findings": "placeholder"}}
+    far, near = ScriptedAgent(step, name="far", side=Side.FAR, pace=0.1), ScriptedAgent(step, name="near")
+    async with Hybrid(near=near, far=far, tools=[look], policy=policy) as hybrid:
+        events = [event async for event in hybrid.stream("Play.", strategy="speculate")]
+    assert "".join(event.text for event in events if isinstance(event, AgentText)) == "1: write to mira.falk@example.org"
+    assert any("EMAIL" in message.model_dump_json() for message in far.requests[-1].messages)
 
 
 async def test_a_private_task_is_refused_as_by_cloud() -> None:
@@ -320,7 +345,7 @@ async def test_what_untrusted_content_may_not_cause_does_not_run_ahead() -> None
 async def test_what_was_learned_is_kept_for_later_processes(tmp_path: Path) -> None:
     async def odds() -> float:
         world, game = World(), Game(3, steps=6, agreement=0.0)
-        far = ScriptedAgent(lambda request: game.step(request, "far"), name="far", side=Side.FAR)
+        far = ScriptedAgent(lambda request: game.step(request, "far"), name="far", side=Side.FAR, pace=0.02)
         near = ScriptedAgent(lambda request: game.step(request, "near"), name="near")
         policy = Policy.model_validate({"sensitivity": "public", "router": {"log": tmp_path / "log.jsonl"}})
         async with Hybrid(near=near, far=far, tools=world.tools, policy=policy) as hybrid:
@@ -333,15 +358,97 @@ async def test_what_was_learned_is_kept_for_later_processes(tmp_path: Path) -> N
     assert await odds() == pytest.approx(0.1, abs=0.2)
 
 
+@pytest.mark.parametrize("confidence", ["NaN", "-Infinity", "7"])
+async def test_a_log_with_a_confidence_that_cannot_be_is_a_configuration_error(confidence: str, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    policy = Policy.model_validate({"sensitivity": "public", "router": {"log": log}})
+    far, near = Narrow(lambda *_: None), ScriptedAgent(looked, name="near", confidence=0.9)
+    async with Hybrid(near=near, far=far, tools=World().tools, policy=policy) as hybrid:
+        await hybrid.run("Look.", strategy="speculate")
+    written = log.read_text()
+    assert '"confidence":0.9,"is_instead"' in written
+    log.write_text(written.replace('"confidence":0.9,"is_instead"', f'"confidence":{confidence},"is_instead"'))
+    with pytest.raises(ConfigError, match="line 1 is no outcome"):
+        read_outcomes(log)
+
+
 async def test_a_near_side_that_was_slow_once_is_tried_again() -> None:
     world = World()
     call = ToolCall(id="n", name="look", arguments={"at": 3})
-    far = ScriptedAgent([call, call, "Done."], name="far", side=Side.FAR)
+    far = ScriptedAgent([call, call, "Done."], name="far", side=Side.FAR, pace=0.02)
     near = ScriptedAgent([call] * 9, name="near")
     async with Hybrid(near=near, far=far, tools=world.tools) as hybrid:
         hybrid._router.outcomes.agreement.time(Side.NEAR, 1000.0)
         await hybrid.run("Play.", strategy="speculate", sensitivity="public")
     assert near.requests
+
+
+class Narrow(ScriptedAgent):
+    """A far agent that looks four times, and refuses calls as `refuses` says, by the look that is asked for and the calls under way."""
+
+    def __init__(self, refuses: Callable[[int, int], NearfarError | None]) -> None:
+        self.refused = 0
+        self._refuses = refuses
+        self._under_way = 0
+        super().__init__(looked, name="far", side=Side.FAR, pace=0.05)
+
+    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+        if (refusal := self._refuses(sum(message.role == "tool" for message in request.messages), self._under_way)) is not None:
+            self.refused += 1
+            raise refusal
+        self._under_way += 1
+        try:
+            async with aclosing(super().step(request)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._under_way -= 1
+
+
+def looked(request: StepRequest) -> Reply:
+    number = sum(message.role == "tool" for message in request.messages)
+    return "Done." if number == 4 else ToolCall(id=f"c{number}", name="look", arguments={"at": number})
+
+
+async def test_a_far_side_that_takes_one_call_at_a_time_serves_as_in_cloud() -> None:
+    far = Narrow(lambda _, under_way: RateLimited("one at a time") if under_way else None)
+    policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}}
+    async with Hybrid(near=ScriptedAgent(looked, name="near"), far=far, tools=World().tools, policy=policy) as hybrid:
+        results = [await hybrid.run("Look.", strategy="speculate") for _ in range(5)]
+    assert [(result.agent, result.text) for result in results] == [("far", "Done.")] * 5
+    assert far.refused <= len(results), "it is asked ahead no more once it has refused"
+    wasted = [call.error for result in results for call in result.calls if call.shadow]
+    assert wasted == ["RateLimited"] * far.refused
+
+
+async def test_steps_that_far_was_asked_for_ahead_count_as_its_own() -> None:
+    async def dollars(strategy: str) -> float:
+        far = ScriptedAgent(looked, name="far", side=Side.FAR, pace=0.05, prices=PRICES)
+        policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}}
+        async with Hybrid(near=ScriptedAgent(looked, name="near"), far=far, tools=World().tools, policy=policy) as hybrid:
+            turn = await hybrid.turn("Look.", strategy=strategy)
+            assert turn.finish_reason is FinishReason.STOP
+            known = hybrid._router.running.costs("far", Side.FAR, tokens=2, prices=PRICES, kind=TaskKind("", has_tools=True)).dollars
+        assert known is not None
+        return known.value
+
+    assert await dollars("speculate") == pytest.approx(await dollars("cloud"))
+
+
+async def test_early_calls_make_room_for_the_call_that_counts() -> None:
+    seen = Counter[int]()
+
+    def refuses(number: int, under_way: int) -> NearfarError | None:
+        seen[number] += 1
+        if number != 1 or seen[1] > 2:
+            return None
+        return InvalidOutput("not yet") if seen[1] == 1 else RateLimited("too much at a time") if under_way else None
+
+    far = Narrow(refuses)
+    policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}}
+    async with Hybrid(near=ScriptedAgent(looked, name="near"), far=far, tools=World().tools, policy=policy) as hybrid:
+        result = await hybrid.run("Look.", strategy="speculate")
+    assert (result.agent, result.text, far.refused) == ("far", "Done.", 2)
 
 
 PRICES = Prices.model_validate({"input": 10, "output": 10, "source": "a test", "as_of": "2026-11-18"})

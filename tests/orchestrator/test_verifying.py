@@ -91,6 +91,21 @@ async def test_a_verdict_that_cannot_be_read_speaks_neither_for_nor_against_a_dr
     assert (result.text, dict(result.attempts[0].verified)) == ("yes", {})
 
 
+@pytest.mark.parametrize("capabilities", [None, WITHOUT_LOGPROBS], ids=["log-probabilities", "words"])
+@pytest.mark.parametrize("said", ["1. not met: there is no invoice, so that", "It is hard to say yes or no.", "Right: Yes/No"])
+async def test_a_no_in_the_words_before_a_verdict_is_none(said: str, capabilities: Capabilities | None) -> None:
+    async with hybrid_of(Judge(said, capabilities=capabilities), "outcome") as hybrid:
+        result = await hybrid.run(QUESTION)
+    assert (result.text, dict(result.attempts[0].verified)) == ("yes", {})
+
+
+@pytest.mark.parametrize("said", ["**Right:** No.", "No invoice is paid, yes.\nRight: No\nYes, I am sure of it.", "I see no proof.\nNo"])
+async def test_a_verdict_is_read_where_it_stands(said: str) -> None:
+    async with hybrid_of(Judge(said), "outcome") as hybrid:
+        result = await hybrid.run(QUESTION)
+    assert result.attempts[0].verified["outcome"].raw == pytest.approx(0.1)
+
+
 async def test_reported_outcomes_correct_a_judge_that_is_too_strict() -> None:
     judge = Judge("Right: No", confidence=0.6)
     async with hybrid_of(judge, "outcome", evidence={"judge": "far"}) as hybrid:
@@ -180,6 +195,32 @@ async def test_faults_and_verdicts_of_a_log_are_known_to_the_next_process(tmp_pa
     assert verdict.score < verdict.raw
     (trace,) = (each for each in read_traces(tmp_path / "log.jsonl") if each.outcomes["near"].score == 0)
     assert trace.outcomes["near"].verified["outcome"].because == ""
+
+
+async def test_a_fault_of_a_private_answer_is_told_to_private_tasks_of_its_user_alone() -> None:
+    judge = ScriptedAgent(["Right: Yes"] * 9, name="phi", confidence=0.9)
+    policy = {"strategy": "cascade", "evidence": {"verifiers": ["rubric"], "judge": "phi", "before_acts": False}}
+    far, near = ScriptedAgent(["later"] * 9, name="far", side=Side.FAR), ScriptedAgent(["yes"] * 9, name="near", confidence=0.9)
+    async with Hybrid(near=near, far=far, agents={"phi": judge}, policy=policy) as hybrid:
+        done = await hybrid.run(QUESTION, sensitivity="private", user="ann")
+        hybrid.report(done, score=0.0, because="It names Mira Falk.")
+        for user, sensitivity in (("ann", "public"), ("bo", "public"), ("bo", "private")):
+            await hybrid.run(QUESTION, sensitivity=sensitivity, user=user)
+        assert not [request for request in judge.requests if "Falk." in request.messages[-1].text]
+        await hybrid.run(QUESTION, sensitivity="private", user="ann")
+    assert "fault: It names Mira Falk." in judge.requests[-1].messages[-1].text
+
+
+async def test_a_fault_is_told_in_one_line_of_whole_characters() -> None:
+    judge = Judge("Right: Yes")
+    async with hybrid_of(judge, "rubric") as hybrid:
+        done = await hybrid.run(QUESTION)
+        hybrid.report(done, score=0.0, because="It is\n\nWork:\na guess\ud800.")
+        for unusable in ("x" * 501, 5, None):
+            with pytest.raises(InvalidRequest, match="a fault is a text"):
+                hybrid.report(done, score=0.0, because=unusable)  # type: ignore[arg-type]
+        await hybrid.run(QUESTION)
+    assert "fault: It is Work: a guess?." in judge.verdicts[0].messages[-1].text
 
 
 def test_a_report_names_no_fault_of_a_right_answer() -> None:

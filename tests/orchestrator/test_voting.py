@@ -59,6 +59,14 @@ async def test_a_streamed_answer_is_not_voted_on() -> None:
     assert len(near.requests) == 1
 
 
+async def test_a_turn_that_was_heard_as_it_was_said_is_not_voted_on() -> None:
+    near = near_of("2", "1", "1", confidence=0.4)
+    async with Hybrid(near=near, policy=policy_of(3)) as hybrid:
+        async for _ in hybrid.stream_turn(QUESTION):
+            pass
+    assert len(near.requests) == 1
+
+
 async def test_an_answer_with_a_schema_or_after_tools_or_of_a_far_agent_is_not_voted_on() -> None:
     @tool(effect="read")
     async def count(planet: str) -> int:

@@ -187,7 +187,8 @@ async def test_labels_of_arbitration_are_on_record_as_such_and_carry_no_text(tmp
         ("far", 1.0, "arbitration"),
         ("second", 0.0, "arbitration"),
     ]
-    assert all(set(each.model_dump()) == {"type", "id", "agent", "task_class", "score", "source", "weight"} for each in scores)
+    assert all(set(each.model_dump()) == {"type", "id", "agent", "task_class", "score", "source", "weight", "because"} for each in scores)
+    assert {each.because for each in scores} == {""}
     assert len(read_outcomes(log)) == 1
     assert task.attempts[0].arbitration is not None
 

@@ -177,8 +177,8 @@ def test_a_view_hears_nothing_of_what_was_forgotten(store: MemoryStore) -> None:
 
 
 def test_whoever_was_away_for_too_long_has_to_begin_anew(store: MemoryStore, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    package, _, _ = type(engine).__module__.rpartition(".")
-    module = sys.modules.get(f"{package}.transaction", sys.modules[type(engine).__module__])
+    package = type(engine).__module__
+    module = sys.modules.get(f"{package}.transaction", sys.modules[package])
     monkeypatch.setattr(module, "MOST_FORGOTTEN", 3)
     store.put(NOTES, "kept", {})
     position = engine.position()
