@@ -38,8 +38,11 @@ class Update(NamedTuple):
 
 
 def patch(before: str, after: str) -> list[str | list[int]]:
-    """Return the lines of a new text: a text for a new line, and the first and the end of a range of lines that the old text had."""
-    old = before.split("\n")
+    """Return the lines of a new text: a text for a new line, and the first and the end of a range of lines that the old text had.
+
+    Of an empty text nothing is taken: a browser that connects again still holds the lines of its last connection.
+    """
+    old = before.split("\n") if before else []
     places = {line: number for number, line in enumerate(old)}
     parts: list[str | list[int]] = []
     for line in after.split("\n"):

@@ -8,7 +8,9 @@ import pytest
 from busy_console import WAITS, busy
 from chromium import require_chromium
 from console_browser import PAGES, ConsoleBrowser, browsing
+from console_face import opened
 
+from nearfar import ScriptedAgent
 from nearfar.orchestrator.compose.policy_file import SETTLED
 from nearfar.orchestrator.runs.run import Run
 
@@ -105,6 +107,16 @@ async def test_an_answer_streams_into_the_open_page(tmp_path: Path) -> None:
         await browser.page.locator(".why summary").click()
         await browser.page.get_by_text("near (near) accepted").wait_for()
         assert browser.complaints == []
+
+
+async def test_an_answer_of_several_paragraphs_is_shown_as_it_was_written(tmp_path: Path) -> None:
+    async with opened(tmp_path, ScriptedAgent(lambda _: "One.\n\n\nTwo.", name="near")) as console, browsing(console) as browser:
+        await browser.open("/")
+        await browser.page.get_by_label("Ask").fill("Hello,\n\nwho is there?")
+        await browser.page.get_by_role("button", name="Send").click()
+        await browser.page.locator(".why summary").wait_for()
+        shown = "[...document.querySelectorAll('.bubble')].map((each) => each.textContent)"
+        assert await browser.page.evaluate(shown) == ["Hello,\n\nwho is there?", "One.\n\n\nTwo."]
 
 
 async def test_what_has_the_focus_is_renewed_and_keeps_it(tmp_path: Path) -> None:
