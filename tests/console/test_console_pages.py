@@ -16,6 +16,7 @@ from nearfar import ScriptedAgent, Side, StepRequest, ToolCall, tool
 from nearfar.orchestrator.console.charts import Mark, bars, scatter
 from nearfar.orchestrator.console.html import LONGEST_TEXT, tag, text
 from nearfar.orchestrator.console.live import Channel, patch
+from nearfar.protocols import StoreCorrupt
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -258,6 +259,22 @@ async def test_a_page_that_fails_once_is_renewed_later() -> None:
 
     async with aclosing(Channel(render, period=0.01).view()) as views, asyncio.timeout(20):
         assert await anext(views) == ({}, {"list": "mended"})
+
+
+async def test_a_page_that_fails_all_the_time_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    looks = 0
+
+    async def render() -> dict[str, str]:
+        nonlocal looks
+        looks += 1
+        if looks in (1, 10):
+            return {"list": str(looks)}
+        raise StoreCorrupt("the store is damaged")
+
+    async with aclosing(Channel(render, period=0.001).view()) as views, asyncio.timeout(20):
+        await anext(views)
+        assert await anext(views) == ({"list": "1"}, {"list": "10"})
+    assert [record.message for record in caplog.records].count("a page could not be renewed: the store is damaged") == 1
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", ""])), st.lists(st.sampled_from(["a", "b", "c", "d", ""])))
