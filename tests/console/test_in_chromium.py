@@ -143,6 +143,39 @@ async def test_a_text_that_is_selected_stays_so_while_its_page_is_renewed(tmp_pa
         assert await browser.page.locator("#runs tbody tr").count() == len(console.hybrid.runs.list())
 
 
+@pytest.mark.parametrize(
+    ("before", "act", "after", "kept"),
+    [
+        (
+            "<p data-key=a>a</p><p data-key=b><a href=#b>b</a></p>",
+            "element.querySelector('a').focus()",
+            "<p data-key=b><a href=#b>b</a></p><p data-key=a>a</p>",
+            "document.activeElement.textContent === 'b'",
+        ),
+        (
+            "<div>It is forty</div>",
+            "getSelection().setBaseAndExtent(element.firstChild.firstChild, 0, element.firstChild.firstChild, 5)",
+            "<div>It is forty-two.</div>",
+            "getSelection().toString() === 'It is'",
+        ),
+        (
+            "<form action=/x><input name=action value=1></form><p>a</p>",
+            "element.querySelector('input').value = 'typed'",
+            "<form action=/x><input name=action value=1></form><p>b</p>",
+            "element.querySelector('input').value === 'typed'",
+        ),
+    ],
+)
+async def test_what_a_reader_does_outlives_a_renewal(tmp_path: Path, before: str, act: str, after: str, kept: str) -> None:
+    async with opened(tmp_path, ScriptedAgent([], name="near")) as console, browsing(console) as browser:
+        await browser.open("/")
+        made = "const made = (html) => { const t = document.createElement('template'); t.innerHTML = html; return t.content; };"
+        begun = "const element = document.createElement('div'); document.body.append(element);"
+        script = f"([before, after]) => {{ {made} {begun} renewChildren(element, made(before)); {act};"
+        script += f" renewChildren(element, made(after)); return [{kept}, element.textContent === made(after).textContent]; }}"
+        assert await browser.page.evaluate(script, [before, after]) == [True, True]
+
+
 async def test_a_policy_is_checked_while_it_is_written_and_a_broken_one_is_not_saved(tmp_path: Path) -> None:
     async with busy(tmp_path) as console, browsing(console) as browser:
         file = tmp_path / "nearfar.toml"
