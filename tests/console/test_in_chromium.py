@@ -119,6 +119,23 @@ async def test_an_answer_of_several_paragraphs_is_shown_as_it_was_written(tmp_pa
         assert await browser.page.evaluate(shown) == ["Hello,\n\nwho is there?", "One.\n\n\nTwo."]
 
 
+async def test_tabs_that_are_hidden_leave_connections_to_others_and_are_renewed_when_shown(tmp_path: Path) -> None:
+    hide = """(hidden) => {
+      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    async with opened(tmp_path, ScriptedAgent(lambda _: "Here.", name="near")) as console, browsing(console) as browser:
+        await browser.open("/runs")
+        await browser.page.evaluate(hide, True)
+        for _ in range(7):  # browsers open six connections to a server
+            page = await browser.page.context.new_page()
+            await page.goto(f"{console.address}/console/runs")
+            await page.evaluate(hide, True)
+        await console.hybrid.run("What is new?")
+        await browser.page.evaluate(hide, False)
+        await browser.page.get_by_text("What is new?").wait_for()
+
+
 async def test_what_has_the_focus_is_renewed_and_keeps_it(tmp_path: Path) -> None:
     async with busy(tmp_path) as console, browsing(console) as browser:
         await browser.open("/runs")

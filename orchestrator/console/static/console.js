@@ -54,9 +54,8 @@ function remove(node) {
 }
 
 function follow(address) {
-  const source = new EventSource(address);
   const shown = new Map(); // lines by the id of their element
-  source.addEventListener("fragments", (event) => {
+  const take = (event) => {
     for (const [id, parts] of Object.entries(JSON.parse(event.data))) {
       const before = shown.get(id) ?? [];
       const lines = parts.flatMap((part) => (typeof part === "string" ? [part] : before.slice(...part)));
@@ -68,8 +67,17 @@ function follow(address) {
       renewChildren(element, newer.content);
       if (follows && element.dataset.follows !== undefined) window.scrollTo(0, document.body.scrollHeight);
     }
-  });
-  window.addEventListener("pagehide", () => source.close());
+  };
+  let source = null;
+  // Browsers open six connections to a server for all their tabs: hidden ones must leave some to the others.
+  const listen = () => {
+    source?.close();
+    source = document.hidden ? null : new EventSource(address);
+    source?.addEventListener("fragments", take);
+  };
+  document.addEventListener("visibilitychange", listen);
+  window.addEventListener("pagehide", () => source?.close());
+  listen();
 }
 
 // Checks a form's text while it is written: the server answers with the page, of which one element is taken over.
