@@ -209,12 +209,13 @@ def _with_headers(send: Send) -> Send:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form. Raises `InvalidRequest` for another body."""
+    """Return the fields of a form, whose lines browsers end by CR LF. Raises `InvalidRequest` for another body."""
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         raise InvalidRequest("a form is expected", hint="use the page")
     body = await read_body(request.receive, Headers(scope=request.scope))
     try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+        fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+        return {name: value.replace("\r\n", "\n") for name, value in fields}
     except ValueError as error:
         raise InvalidRequest(f"the form cannot be read: {error}") from None
 

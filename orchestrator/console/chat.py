@@ -1,21 +1,24 @@
 """The page to ask something: under each answer stands who answered, why, and at what cost."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 from uuid import uuid4
 
-from ...protocols import ApprovalNeeded
+from ...protocols import ApprovalNeeded, NotFound
 from ..hybrid.arguments import TaskOptions
 from ..hybrid.session import Session
+from ..runs.run import Run, RunState
 from ..runs.sessions import SessionStore, SessionSummary
+from ..runs.store import RunStore
 from ..task.results import Result
 from ..util.runtime import in_thread
 from .chats import USER, ShownTurn
 from .html import Html, field, fold, join, tag, text
 from .live import Fragments
-from .runs import run_link
+from .runs import run_link, state
 from .view import Page, PageContent, View, live
 
 _LISTED: Final = 20
@@ -63,12 +66,20 @@ async def _talk(view: View, session: Session) -> Html:
     messages = await in_thread(lambda: session.messages)
     last = await in_thread(lambda: session.last_result)
     turn = view.console.chats.last(session.name)
+    run = None if turn is None else await in_thread(_waiting_run, view.console.hybrid.runs, turn)
     said = [_bubble(message.role, message.text) for message in messages if message.role in ("user", "assistant") and message.text]
-    if turn is not None and (turn.is_running or turn.error is not None):
-        return join([*said, _bubble("user", turn.prompt), _under_way(view, turn, session.name)])
+    if turn is not None and (turn.is_running or turn.error is not None) and (run is None or run.state is not RunState.DONE):
+        return join([*said, _bubble("user", turn.prompt), _under_way(view, turn, session.name, run)])
     if last is not None:
         said.append(_why(last, turn))
     return join(said) if said else tag("p", "Ask something. It stays on this device unless you say that it may leave.", class_="empty")
+
+
+def _waiting_run(runs: RunStore, turn: ShownTurn) -> Run | None:
+    """Return the run of a turn that waited for approval, as it is now: it may have gone on, and its answer be kept."""
+    with suppress(NotFound):
+        return runs.show(turn.error.run) if isinstance(turn.error, ApprovalNeeded) else None
+    return None
 
 
 @lru_cache(maxsize=512)
@@ -76,8 +87,10 @@ def _bubble(role: str, said: str) -> Html:
     return tag("div", text(said), class_=f"bubble {role}")
 
 
-def _under_way(view: View, turn: ShownTurn, name: str) -> Html:
+def _under_way(view: View, turn: ShownTurn, name: str, run: Run | None) -> Html:
     steps = tag("ol", [tag("li", text(step, 600)) for step in turn.steps])
+    if run is not None and run.state is not RunState.WAITING:
+        return tag("div", tag("p", "The call was answered. Run ", run_link(run.id), ": ", state(run)), class_="problem fine")
     if turn.error is not None:
         where = tag("a", "Answer it on the page Approvals.", href="/console/approvals") if isinstance(turn.error, ApprovalNeeded) else None
         told = tag(

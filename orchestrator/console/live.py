@@ -38,8 +38,11 @@ class Update(NamedTuple):
 
 
 def patch(before: str, after: str) -> list[str | list[int]]:
-    """Return the lines of a new text: a text for a new line, and the first and the end of a range of lines that the old text had."""
-    old = before.split("\n")
+    """Return the lines of a new text: a text for a new line, and the first and the end of a range of lines that the old text had.
+
+    Of an empty text nothing is taken: a browser that connects again still holds the lines of its last connection.
+    """
+    old = before.split("\n") if before else []
     places = {line: number for number, line in enumerate(old)}
     parts: list[str | list[int]] = []
     for line in after.split("\n"):
@@ -62,6 +65,7 @@ class Channel:
         self._viewers = 0
         self._task: asyncio.Task[None] | None = None
         self._latest = _NOTHING
+        self._told = ""
         self._news = _news()
         self._encoded = (Update(_NOTHING, _NOTHING), b"")
 
@@ -103,19 +107,32 @@ class Channel:
     async def _look(self) -> None:
         while True:
             began = time.monotonic()
-            try:
-                found = dict(await self._render())
-            except NearfarError as error:
-                logger.warning("a page could not be renewed: %s", error)
-                found = dict(self._latest)
-            except Exception as defect:  # the boundary of a task: the pages would wait for ever for the next state
-                log_defect(logger, "a page could not be renewed", defect)
-                found = dict(self._latest)
+            found = await self._found()
             if found != self._latest:
                 news, self._news = self._news, _news()
                 self._latest = found
                 news.set_result(None)
             await asyncio.sleep(max(self._period, _SHARE * (time.monotonic() - began)))
+
+    async def _found(self) -> Fragments:
+        """Return what the view shows now; if that fails, what it showed before."""
+        try:
+            found = dict(await self._render())
+        except NearfarError as error:
+            if self._is_new(error):
+                logger.warning("a page could not be renewed: %s", error)
+        except Exception as defect:  # the boundary of a task: the pages would wait for ever for the next state
+            if self._is_new(defect):
+                log_defect(logger, "a page could not be renewed", defect)
+        else:
+            self._told = ""
+            return found
+        return self._latest
+
+    def _is_new(self, error: Exception) -> bool:
+        """The log was not told of this failure by the look before: a store that is damaged fails each of them."""
+        before, self._told = self._told, f"{type(error).__name__}: {error}"
+        return before != self._told
 
 
 class Channels:

@@ -32,9 +32,7 @@ class _Draft:
 
     @classmethod
     def of(cls, view: View) -> "_Draft":
-        """Return what was sent. Browsers end lines by CR LF."""
-        sent = view.asked("text").replace("\r\n", "\n")
-        return cls(sent, view.asked("over"), view.form.get("prompt", ""), view.form.get("public") == "yes")
+        return cls(view.asked("text"), view.asked("over"), view.form.get("prompt", ""), view.form.get("public") == "yes")
 
 
 async def _show(view: View) -> PageContent:

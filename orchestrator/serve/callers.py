@@ -104,7 +104,9 @@ class OriginCheck:
             await self._app(scope, receive, send)
 
     def _problem(self, headers: Headers, scheme: str) -> str:
-        host = headers.get("host", "")
+        host, *others = headers.getlist("host") or [""]
+        if others:
+            return "a request must name one host"
         name = _host_name(host)
         if name not in self._hosts and not _is_address(name):
             return f"this server is not called {name[:100]!r}"

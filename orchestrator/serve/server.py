@@ -4,7 +4,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,7 +23,7 @@ from ..util.runtime import cancel_task
 
 try:
     import uvicorn
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     from .app import make_app
@@ -39,6 +39,7 @@ IDLE_SECONDS: Final = 75
 _BACKLOG: Final = 1024
 _MOST_HEAD: Final = 64 * 1024
 """Bytes that a client may send before the head of its request is complete."""
+_CUT_OFF: Final = [(b"content-length", b"0"), (b"connection", b"close"), (b"retry-after", b"1")]
 _LEAST_DRAIN: Final = 0.05
 """Seconds in which connections without a request are closed."""
 
@@ -47,7 +48,9 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
     """A connection that ends if its client sends no request, or an endless head, or does not read what it is sent."""
 
     _head = 0
-    """Bytes of a request's head that is not complete."""
+    """Bytes of a request's head, or of what follows its body, that is not complete."""
+    _is_body = False
+    """What came last was, in part, a request's body."""
     _limit: asyncio.TimerHandle | None = None
     _is_upgraded = False
 
@@ -58,14 +61,13 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
         self._end_after(HANDSHAKE_SECONDS)
 
     def data_received(self, data: bytes) -> None:
-        latest = self.cycle
-        is_body = latest is not None and latest.more_body
+        latest, self._is_body = self.cycle, False
         super().data_received(data)
         if self._is_upgraded:
             return  # its WebSocket has limits of its own
-        self._head = 0 if is_body or self.cycle is not latest else self._head + len(data)
+        self._head = 0 if self._is_body or self.cycle is not latest else self._head + len(data)
         if self._head > _MOST_HEAD:
-            self.transport.abort()  # httptools keeps heads of any length
+            self.transport.abort()  # httptools keeps heads, and trailers, of any length
         if self.flow.write_paused:
             return  # further requests are no excuse for leaving the response unread
         if self.cycle is not None and not self.cycle.response_complete:
@@ -76,6 +78,15 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take in a header without the blanks around it, which httptools leaves at the end of values (RFC 9110, section 5.5)."""
         super().on_header(name, value.strip(b" \t"))
+
+    def on_body(self, body: bytes) -> None:
+        self._is_body = True
+        super().on_body(body)
+
+    def handle_events(self) -> None:
+        """Take in what has arrived by h11, which limits heads itself."""
+        self._is_body = True
+        super().handle_events()
 
     def handle_websocket_upgrade(self, *event: Any) -> None:  # noqa: ANN401 - h11's implementation is given an event, httptools' none
         self._is_upgraded = True
@@ -214,7 +225,7 @@ async def serve_app(
     listening = _listen(address)
     url = _url(address, listening, is_secure=config.certificate is not None)
     try:
-        server = _Server(_settings(make(url), config, drain, frame_bytes))
+        server = _Server(_settings(_without_traceback(make(url)), config, drain, frame_bytes))
     except BaseException:
         listening.close()
         raise
@@ -228,6 +239,22 @@ async def serve_app(
         server.should_exit = True
         with anyio.CancelScope(shield=True):
             await running
+
+
+def _without_traceback(app: ASGIApp) -> ASGIApp:
+    """Return the app, whose requests are told of it when the server cuts them off, instead of leaving a traceback each in its log."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            if scope["type"] != "http":
+                raise
+            with suppress(RuntimeError):  # its response has begun
+                await send({"type": "http.response.start", "status": 503, "headers": _CUT_OFF})
+                await send({"type": "http.response.body"})
+
+    return serve
 
 
 def _listen(address: Address) -> socket.socket:

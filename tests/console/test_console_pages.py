@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 from nearfar import ScriptedAgent, Side, StepRequest, ToolCall, tool
 from nearfar.orchestrator.console.charts import Mark, bars, scatter
 from nearfar.orchestrator.console.html import LONGEST_TEXT, tag, text
+<<<<<<< HEAD
 from nearfar.orchestrator.console.live import Channel, Update, patch
+=======
+from nearfar.orchestrator.console.live import Channel, patch
+from nearfar.protocols import StoreCorrupt
+>>>>>>> atkconsole
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +41,7 @@ async def fragments(browser: httpx.AsyncClient, path: str) -> AsyncGenerator[dic
 
 def patched(before: str, parts: list[str | list[int]]) -> str:
     """Return the text that a patch makes of an earlier one."""
-    old = before.split("\n")
+    old = before.split("\n") if before else []
     return "\n".join(line for part in parts for line in ([part] if isinstance(part, str) else old[part[0] : part[1]]))
 
 
@@ -129,6 +134,32 @@ async def test_a_call_waits_for_a_yes_or_a_no(tmp_path: Path, answer: str, then:
                 if then in each["run"].lower() and "state good" in each["run"]:
                     break
         assert "No tool call waits" in (await browser.get("/console/approvals")).text
+
+
+async def test_a_turn_that_waited_for_approval_is_shown_with_its_answer(tmp_path: Path) -> None:
+    async with opened(tmp_path, payer(), tools=(pay,)) as console, console.browser() as browser:
+        session = await ask(browser, "Pay Ana 7.")
+        waits = await answered(browser, session, "/console/approvals")
+        assert "needs approval" in waits
+        page = (await browser.get("/console/approvals")).text
+        await browser.post("/console/approvals/yes", data=fields_of(page, "/console/approvals/yes"))
+        talk = await answered(browser, session, "why near")
+        assert ("paid 7" in talk, talk.count("Pay Ana 7."), "needs approval" in talk) == (True, 1, False)
+
+
+async def test_a_turn_whose_run_is_forgotten_while_it_waits_keeps_its_page(tmp_path: Path) -> None:
+    async with opened(tmp_path, payer(), tools=(pay,)) as console, console.browser() as browser:
+        session = await ask(browser, "Pay Ana 7.")
+        await answered(browser, session, "/console/approvals")
+        console.hybrid.runs.forget(console.hybrid.runs.list()[0].id)
+        assert (await browser.get(f"/console/?session={session}")).status_code == 200
+
+
+async def test_a_question_has_the_line_ends_that_its_writer_sees(tmp_path: Path) -> None:
+    near = ScriptedAgent(lambda _: "Near.", name="near", confidence=0.9)
+    async with opened(tmp_path, near) as console, console.browser() as browser:
+        await answered(browser, await ask(browser, "One.\r\n\r\nTwo."), "why near")
+    assert near.requests[0].messages[-1].text == "One.\n\nTwo."
 
 
 async def test_a_damaged_trace_keeps_no_call_from_its_answer(tmp_path: Path) -> None:
@@ -233,10 +264,31 @@ async def test_a_page_that_fails_once_is_renewed_later() -> None:
         assert await anext(views) == ({}, {"list": "mended"})
 
 
+async def test_a_page_that_fails_all_the_time_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    looks = 0
+
+    async def render() -> dict[str, str]:
+        nonlocal looks
+        looks += 1
+        if looks in (1, 10):
+            return {"list": str(looks)}
+        raise StoreCorrupt("the store is damaged")
+
+    async with aclosing(Channel(render, period=0.001).view()) as views, asyncio.timeout(20):
+        await anext(views)
+        assert await anext(views) == ({"list": "1"}, {"list": "10"})
+    assert [record.message for record in caplog.records].count("a page could not be renewed: the store is damaged") == 1
+
+
 @given(st.lists(st.sampled_from(["a", "b", "c", ""])), st.lists(st.sampled_from(["a", "b", "c", "d", ""])))
 def test_a_patch_makes_the_newer_text_of_the_older_one(before: list[str], after: list[str]) -> None:
     old, new = "\n".join(before), "\n".join(after)
     assert patched(old, patch(old, new)) == new
+
+
+@given(st.lists(st.sampled_from(["a", ""])))
+def test_the_first_patch_of_a_connection_takes_no_line_of_an_earlier_one(after: list[str]) -> None:
+    assert patch("", "\n".join(after)) == "\n".join(after).split("\n")
 
 
 def test_of_a_long_page_only_its_new_lines_are_sent() -> None:

@@ -8,7 +8,9 @@ import pytest
 from busy_console import WAITS, busy
 from chromium import require_chromium
 from console_browser import PAGES, ConsoleBrowser, browsing
+from console_face import opened
 
+from nearfar import ScriptedAgent
 from nearfar.orchestrator.compose.policy_file import SETTLED
 from nearfar.orchestrator.runs.run import Run
 
@@ -107,6 +109,33 @@ async def test_an_answer_streams_into_the_open_page(tmp_path: Path) -> None:
         assert browser.complaints == []
 
 
+async def test_an_answer_of_several_paragraphs_is_shown_as_it_was_written(tmp_path: Path) -> None:
+    async with opened(tmp_path, ScriptedAgent(lambda _: "One.\n\n\nTwo.", name="near")) as console, browsing(console) as browser:
+        await browser.open("/")
+        await browser.page.get_by_label("Ask").fill("Hello,\n\nwho is there?")
+        await browser.page.get_by_role("button", name="Send").click()
+        await browser.page.locator(".why summary").wait_for()
+        shown = "[...document.querySelectorAll('.bubble')].map((each) => each.textContent)"
+        assert await browser.page.evaluate(shown) == ["Hello,\n\nwho is there?", "One.\n\n\nTwo."]
+
+
+async def test_tabs_that_are_hidden_leave_connections_to_others_and_are_renewed_when_shown(tmp_path: Path) -> None:
+    hide = """(hidden) => {
+      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    async with opened(tmp_path, ScriptedAgent(lambda _: "Here.", name="near")) as console, browsing(console) as browser:
+        await browser.open("/runs")
+        await browser.page.evaluate(hide, True)
+        for _ in range(7):  # browsers open six connections to a server
+            page = await browser.page.context.new_page()
+            await page.goto(f"{console.address}/console/runs")
+            await page.evaluate(hide, True)
+        await console.hybrid.run("What is new?")
+        await browser.page.evaluate(hide, False)
+        await browser.page.get_by_text("What is new?").wait_for()
+
+
 async def test_what_has_the_focus_is_renewed_and_keeps_it(tmp_path: Path) -> None:
     async with busy(tmp_path) as console, browsing(console) as browser:
         await browser.open("/runs")
@@ -129,6 +158,39 @@ async def test_a_text_that_is_selected_stays_so_while_its_page_is_renewed(tmp_pa
         await browser.page.get_by_text("What is new today?").wait_for()
         assert await browser.page.evaluate("getSelection().toString()") == selected != ""
         assert await browser.page.locator("#runs tbody tr").count() == len(console.hybrid.runs.list())
+
+
+@pytest.mark.parametrize(
+    ("before", "act", "after", "kept"),
+    [
+        (
+            "<p data-key=a>a</p><p data-key=b><a href=#b>b</a></p>",
+            "element.querySelector('a').focus()",
+            "<p data-key=b><a href=#b>b</a></p><p data-key=a>a</p>",
+            "document.activeElement.textContent === 'b'",
+        ),
+        (
+            "<div>It is forty</div>",
+            "getSelection().setBaseAndExtent(element.firstChild.firstChild, 0, element.firstChild.firstChild, 5)",
+            "<div>It is forty-two.</div>",
+            "getSelection().toString() === 'It is'",
+        ),
+        (
+            "<form action=/x><input name=action value=1></form><p>a</p>",
+            "element.querySelector('input').value = 'typed'",
+            "<form action=/x><input name=action value=1></form><p>b</p>",
+            "element.querySelector('input').value === 'typed'",
+        ),
+    ],
+)
+async def test_what_a_reader_does_outlives_a_renewal(tmp_path: Path, before: str, act: str, after: str, kept: str) -> None:
+    async with opened(tmp_path, ScriptedAgent([], name="near")) as console, browsing(console) as browser:
+        await browser.open("/")
+        made = "const made = (html) => { const t = document.createElement('template'); t.innerHTML = html; return t.content; };"
+        begun = "const element = document.createElement('div'); document.body.append(element);"
+        script = f"([before, after]) => {{ {made} {begun} renewChildren(element, made(before)); {act};"
+        script += f" renewChildren(element, made(after)); return [{kept}, element.textContent === made(after).textContent]; }}"
+        assert await browser.page.evaluate(script, [before, after]) == [True, True]
 
 
 async def test_a_policy_is_checked_while_it_is_written_and_a_broken_one_is_not_saved(tmp_path: Path) -> None:

@@ -224,8 +224,12 @@ async def test_a_server_that_ends_lets_requests_finish() -> None:
     assert replies[0].json()["choices"][0]["message"]["content"] == "One."
 
 
+_TRAILER = b"transfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"
+
+
+@pytest.mark.parametrize("begun", [b"", _TRAILER, b"transfer-encoding: chunked\r\n\r\n1;"])
 @pytest.mark.parametrize("asked_before", [False, True])
-async def test_an_endless_head_ends_its_connection(asked_before: bool) -> None:
+async def test_an_endless_head_or_trailer_ends_its_connection(asked_before: bool, begun: bytes) -> None:
     near = ScriptedAgent(lambda _: "Here.", name="near", confidence=0.9)
     async with Hybrid(near=near) as hybrid, served(hybrid) as server:
         host, port = server.address.removeprefix("http://").split(":")
@@ -233,7 +237,7 @@ async def test_an_endless_head_ends_its_connection(asked_before: bool) -> None:
         if asked_before:
             writer.write(f"GET /health HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
             await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"GET /health HTTP/1.1\r\nx-long: ")
+        writer.write(b"GET /health HTTP/1.1\r\n" + begun + b"x-long: ")
         with anyio.fail_after(30), suppress(ConnectionError):
             while not reader.at_eof() and reader.exception() is None:
                 writer.write(b"x" * 4096)
@@ -241,3 +245,37 @@ async def test_an_endless_head_ends_its_connection(asked_before: bool) -> None:
         writer.close()
         async with raw_client(server) as client:
             assert (await client.get("/health")).status_code == 200
+
+
+async def test_a_body_that_arrives_in_many_pieces_is_no_endless_head() -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b" " * 4096
+        yield orjson.dumps({"model": "nearfar/auto", "messages": [{"role": "user", "content": "Look."}]})
+
+    near = ScriptedAgent(lambda _: "Here.", name="near", confidence=0.9)
+    async with Hybrid(near=near) as hybrid, served(hybrid) as server, raw_client(server) as client:
+        assert (await client.post("/v1/chat/completions", content=pieces(), headers=HEADERS)).status_code == 200
+
+
+async def test_a_request_that_the_end_cuts_off_is_told_and_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    near = ScriptedAgent(lambda _: "Here.", name="near", confidence=0.9)
+    async with Hybrid(near=near) as hybrid:
+        async with served(hybrid) as server:
+            host, port = server.address.removeprefix("http://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: 9\r\n\r\n"
+            writer.write(head.encode() + b"{")
+            await until(lambda: server.live_requests == 1)
+        assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+        writer.close()
+    assert [record.exc_info for record in caplog.records if record.exc_info] == []
+
+
+async def test_a_request_that_names_two_hosts_is_refused() -> None:
+    async with Hybrid(near=ScriptedAgent([], name="near")) as hybrid, served(hybrid) as server:
+        host, port = server.address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"GET /health HTTP/1.1\r\nhost: {host}\r\nhost: evil.example\r\n\r\n".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 403 ")
+        writer.close()

@@ -4,14 +4,16 @@
 
 // Names an element that must not be taken for another one: another call's button must never take the place of the one in focus.
 function keyOf(node) {
-  if (node.nodeName === "FORM") return `${node.action} ${new URLSearchParams(new FormData(node))}`;
+  if (node.nodeName === "FORM") return [node.getAttribute("action"), ...[...node.querySelectorAll("[type=hidden]")].map((each) => each.value)].join(" ");
   return node.dataset?.key;
 }
 
 // Makes an element the same as a newer one, and leaves what has not changed untouched: with its focus, and its selected text.
 function renew(old, newer) {
   if (old.nodeType !== Node.ELEMENT_NODE) {
-    if (old.data !== newer.data) old.data = newer.data;
+    const said = newer.data.startsWith(old.data) ? newer.data.slice(old.data.length) : null;
+    if (said) old.appendData(said); // what is selected stays so while an answer grows
+    else if (said === null) old.data = newer.data;
     return;
   }
   for (const { name, value } of newer.attributes) if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
@@ -33,10 +35,16 @@ function renewChildren(parent, newer) {
     }
     while (place && place !== same && !keyOf(place)) place = remove(place);
     if (place === same) place = place.nextSibling;
-    else parent.insertBefore(same, place);
+    else move(parent, same, place);
     renew(same, child);
   }
   while (place) place = remove(place);
+}
+
+function move(parent, node, place) {
+  const focused = node.contains(document.activeElement) ? document.activeElement : null;
+  parent.insertBefore(node, place); // which takes the focus away
+  focused?.focus({ preventScroll: true });
 }
 
 function remove(node) {
@@ -46,9 +54,8 @@ function remove(node) {
 }
 
 function follow(address) {
-  const source = new EventSource(address);
   const shown = new Map(); // lines by the id of their element
-  source.addEventListener("fragments", (event) => {
+  const take = (event) => {
     for (const [id, parts] of Object.entries(JSON.parse(event.data))) {
       const before = shown.get(id) ?? [];
       const lines = parts.flatMap((part) => (typeof part === "string" ? [part] : before.slice(...part)));
@@ -60,8 +67,17 @@ function follow(address) {
       renewChildren(element, newer.content);
       if (follows && element.dataset.follows !== undefined) window.scrollTo(0, document.body.scrollHeight);
     }
-  });
-  window.addEventListener("pagehide", () => source.close());
+  };
+  let source = null;
+  // Browsers open six connections to a server for all their tabs: hidden ones must leave some to the others.
+  const listen = () => {
+    source?.close();
+    source = document.hidden ? null : new EventSource(address);
+    source?.addEventListener("fragments", take);
+  };
+  document.addEventListener("visibilitychange", listen);
+  window.addEventListener("pagehide", () => source?.close());
+  listen();
 }
 
 // Checks a form's text while it is written: the server answers with the page, of which one element is taken over.
