@@ -15,12 +15,8 @@ from hypothesis import strategies as st
 from nearfar import ScriptedAgent, Side, StepRequest, ToolCall, tool
 from nearfar.orchestrator.console.charts import Mark, bars, scatter
 from nearfar.orchestrator.console.html import LONGEST_TEXT, tag, text
-<<<<<<< HEAD
 from nearfar.orchestrator.console.live import Channel, Update, patch
-=======
-from nearfar.orchestrator.console.live import Channel, patch
 from nearfar.protocols import StoreCorrupt
->>>>>>> atkconsole
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
