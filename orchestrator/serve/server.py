@@ -50,7 +50,7 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
     _head = 0
     """Bytes of a request's head, or of what follows its body, that is not complete."""
     _is_body = False
-    """What came last was, in part, a request's body."""
+    """The bytes that came last belong, in part, to the body of a request."""
     _limit: asyncio.TimerHandle | None = None
     _is_upgraded = False
 

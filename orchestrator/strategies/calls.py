@@ -249,15 +249,13 @@ class CallLog:
             handle: the agent; opened where it is not yet.
             role: what it is asked for: `execute`, `plan`, `verify` ...
             turn: turns of the executor that had acted by then.
-            cause: what asked for it, where it is a check.
+            cause, reading: what asked for it, and reads the verdict, where it is a check.
             shadow: its verdict is recorded and changes nothing.
-            reading: reads the verdict, where it is a check.
             listener: hears its text as it streams.
             label: of what the request holds; None: it may be anything that the run has seen.
             is_extra: it is made besides the calls that the task needs, so that a refusal says nothing against the agent.
         """
-        agent = await handle.open()
-        idle = self._idle_timeouts(handle, request)
+        agent, idle = await handle.open(), self._idle_timeouts(handle, request)
         outbound = await self._filtered(handle, agent.card, request, label or self._label, role=role)
         request, reasoning = self._with_effort(outbound.request, agent.card, handle, STEP if is_extra else role)
         request, allowance = await self._reserved(request, agent.card)
@@ -269,7 +267,7 @@ class CallLog:
             with outbound.inspect_bytes(), nullcontext() if traced is None else traced.current():
                 await self._hear(handle, agent, request, listening, idle, counts=not is_extra)
             reply = await outbound.check_reply(listening.reply(agent.card))
-            verdict = reading(reply) if reading is not None else None
+            verdict = None if reading is None else reading(reply)
             return reply
         except (Exception, anyio.get_cancelled_exc_class()) as caught:  # recorded, and raised again
             error = caught
