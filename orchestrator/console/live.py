@@ -18,7 +18,7 @@ Fragments = Mapping[str, str]
 _NOTHING: Final[Fragments] = {}
 Render = Callable[[], Awaitable[Fragments]]
 
-PERIOD: Final = 0.15
+PERIOD: Final = 0.2
 """Seconds between two looks at what a page shows."""
 _SHARE: Final = 1.0
 """Seconds between two looks for each second that one takes: a long page is looked at less often."""
