@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
     from ..a2a import A2aServer
-    from ..console.access import BrowserLogins
+    from ..console.view import BrowserLogins
     from ..hybrid.hybrid import Hybrid
     from ..serve.server import Front
 
@@ -191,7 +191,7 @@ async def open_console(
     hybrid: "Hybrid", config: Config, seconds: float, *, as_json: bool, file: Path | None = None, opens: bool = False
 ) -> None:
     """Serve the console of a `hybrid` until Ctrl-C or SIGTERM, and print the link to it. `opens`: also open it in a browser."""
-    from ..console.serving import console_around
+    from ..console import console_around
 
     load_langgraph()
     async with (

@@ -30,8 +30,8 @@ from nearfar import (
 from nearfar.orchestrator.compose.config import load_config
 from nearfar.orchestrator.compose.hub import HubConfig, accept_workers
 from nearfar.orchestrator.compose.policy_file import PolicyFile
-from nearfar.orchestrator.console.chats import USER
-from nearfar.orchestrator.console.serving import console_around
+from nearfar.orchestrator.console import console_around
+from nearfar.orchestrator.console.chat import USER
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.routing.run_records import RunRecord
 from nearfar.orchestrator.serve.server import serve_hybrid
