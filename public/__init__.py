@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nearfar.cloud.near_server import NearServerConfig as NearServerConfig
     from nearfar.device.llama import LlamaAgent as LlamaAgent
     from nearfar.device.onnx import OnnxAgent as OnnxAgent
-    from nearfar.orchestrator.budgets.book import BudgetBook as BudgetBook
+    from nearfar.orchestrator.budgets import BudgetBook as BudgetBook
     from nearfar.orchestrator.cache import AnswerCache as AnswerCache
     from nearfar.orchestrator.compose.agents import FarConfig as FarConfig
     from nearfar.orchestrator.compose.agents import GatewayConfig as GatewayConfig
@@ -311,7 +311,7 @@ _NAMES = {
     "cloud.near_server": "NearServerConfig",
     "device.llama": "LlamaAgent",
     "device.onnx": "OnnxAgent",
-    "orchestrator.budgets.book": "BudgetBook",
+    "orchestrator.budgets": "BudgetBook",
     "orchestrator.cache": "AnswerCache",
     "orchestrator.compose.agents": "FarConfig GatewayConfig LocalFarConfig NearConfig",
     "orchestrator.compose.config": "Config load_config",
@@ -391,9 +391,9 @@ _NAMES = {
     "protocols.errors": (
         "AgentError ApprovalNeeded BudgetExceeded Cancelled ConfigError ContentFiltered ContextOverflow DeadlineExceeded "
         "IdempotencyConflict InternalError InvalidOutput InvalidRequest LedgerConflict ModelError ModelNotFound NearfarError NoSuchModel "
-        "NotFound PermissionDenied PrivacyViolation ProviderAuthError QuotaExceeded RateLimited RequestRefused ResumeLost RunBusy "
-        "Stalled StepLost StoreCorrupt StoreError StoreUnavailable SyncRefused Unauthenticated Unavailable Unsupported UserError "
-        "VersionConflict WorkerCrashed"
+        "NotFound PermissionDenied PrivacyViolation ProviderAuthError QuotaExceeded RateLimited RequestRefused ResumeLost RunBusy Stalled "
+        "StepLost StoreCorrupt StoreError StoreUnavailable SyncRefused Unauthenticated Unavailable Unsupported UserError VersionConflict "
+        "WorkerCrashed"
     ),
     "protocols.fakes": "RecordedError RecordedOutcome ReplayAgent ScriptedAgent record",
     "protocols.hub": "Hub WorkerTerms serve_hub",

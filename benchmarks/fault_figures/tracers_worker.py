@@ -16,7 +16,7 @@ from langchain_core.tracers.langchain import wait_for_all_tracers
 from langgraph.graph import StateGraph
 
 from nearfar import Hybrid, Records, tool
-from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.lab.blame import StrongerAgent, blame
 from nearfar.orchestrator.lab.blame_replay import RecordedRun
 from nearfar.orchestrator.task.modes import Strategy

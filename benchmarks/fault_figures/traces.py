@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from nearfar import Hybrid, Records
-from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.lab.blame import Corrector, Reference, StrongerAgent, blame, same
 from nearfar.orchestrator.lab.blame_replay import RecordedRun

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from nearfar.orchestrator.budgets.book import Commitment
+from nearfar.orchestrator.budgets import Commitment
 from nearfar.orchestrator.lab.replay import RecordedAgent
 from nearfar.orchestrator.routing.drafts import DraftChoice
 from nearfar.orchestrator.routing.router import Router

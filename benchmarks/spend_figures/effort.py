@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple, Protocol
 
 from nearfar import Message, Policy, ScriptedAgent, Side, Strategy
-from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.routing.agreement import AgreementRates
 from nearfar.orchestrator.routing.auto import Chooser
 from nearfar.orchestrator.routing.efforts import Efforts, ReasonedStep, StepKind

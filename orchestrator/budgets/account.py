@@ -14,7 +14,7 @@ from ...protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepR
 from ..compression.conversation import conversation_tokens, estimated_tokens
 from ..task.routing_policy import AmountsConfig, LimitsConfig
 from ..util.runtime import in_thread
-from .book import Balance, BudgetBook, BudgetScope, Caps, Claim, Commitment, Reservation, Shortage, Spent, Units, grant
+from . import Balance, BudgetBook, BudgetScope, Caps, Claim, Commitment, Reservation, Shortage, Spent, Units, grant
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from ...protocols import (
     complete,
     stream,
 )
-from ..agents.pool import AgentHandle, AgentPool
+from ..agents import AgentHandle, AgentPool
 from ..task.results import price
 from ..task.task import TaskScope, current_scope
 from ..util.runtime import cancel_task

@@ -10,7 +10,7 @@ import typer
 from rich.table import Column
 
 from ...protocols import ConfigError
-from ..budgets.book import MEASURES, Balance, BudgetBook, BudgetScope, open_budgets
+from ..budgets import MEASURES, Balance, BudgetBook, BudgetScope, open_budgets
 from ..compose.agents import import_price_table, imported_prices_day, known_prices
 from ..compose.config import Config
 from ..task.routing_policy import AmountsConfig, LimitsConfig

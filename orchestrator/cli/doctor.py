@@ -18,7 +18,7 @@ from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, Step
 from ...protocols.certificates import first_certificate, read_pair, read_roots, validity_of
 from ...protocols.channel import expiry
 from ...protocols.steps import Message, Value
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..compose.agents import (
     EMBEDDED,
     GatewayConfig,

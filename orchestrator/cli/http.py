@@ -24,7 +24,7 @@ from ...protocols.token_file import follow_tokens, load_tokens
 from ...protocols.tokens import Scope, TokenRecord, hashed
 from ..compose.agents import caller_tokens
 from ..compose.config import Config
-from ..compose.gateway_child import ask_providers_here
+from ..compose.gateway_process import ask_providers_here
 from ..compose.hub import ServeConfig
 from ..compose.policy_file import PolicyFile
 from ..task.stores import RunsConfig

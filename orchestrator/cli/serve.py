@@ -34,7 +34,7 @@ from ..compose.agents import (
     parse_near,
     serve_near,
 )
-from ..compose.gateway_child import open_far_in_process, serve_far
+from ..compose.gateway_process import open_far_in_process, serve_far
 from ..compose.hub import HubConfig, accept_workers
 from ..compose.memory import open_memory
 from . import options

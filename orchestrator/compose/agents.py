@@ -20,7 +20,7 @@ from ...cloud.near_server import find_servers as find_servers
 from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ...protocols.secrets import StoredKey
 from ...protocols.steps import Value
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..task.stores import calls_folder
 from ..util.credentials import find_secret
 from ..util.plugins import PLUGIN_TAG, FarPluginConfig, NearPluginConfig, has_plugin, names_plugin, open_plugin_agent, provider_tag
@@ -474,7 +474,7 @@ def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
         return await RemoteAgent.connect(config.address, agent=config.agent, token=token, tls=tls)
 
     async def start() -> Agent:
-        from ..agents.gateway_process import GatewayProcess
+        from .gateway_process import GatewayProcess
 
         return await GatewayProcess.start(config)
 

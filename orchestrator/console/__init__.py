@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...protocols import ConfigError, InternalError, InvalidRequest, NearfarError, NotFound, RateLimited, Unauthenticated
 from ...protocols.address import parse_address
 from ...protocols.secrets import log_defect
-from ..budgets.book import open_budgets
+from ..budgets import open_budgets
 from ..compose.config import Config
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid

@@ -6,7 +6,7 @@ from typing import Final
 
 from ...protocols import ConfigError, DeviceState, InvalidRequest, Unavailable
 from ...protocols.address import Pairing, parse_address
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..compose.hub import HubConfig, KnownWorker, list_workers, pair_device, serve_command
 from ..util.runtime import in_thread
 from .html import Html, facts, form_field, join, table, tag, text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from ...protocols import ConfigError, Side
-from ..budgets.book import MEASURES, Balance, BudgetScope
+from ..budgets import MEASURES, Balance, BudgetScope
 from ..hybrid.turns import saved_against_far
 from ..routing.run_records import arm_of
 from ..runs.run import RunState, parse_record

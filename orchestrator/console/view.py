@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ...protocols import InvalidRequest, PermissionDenied, Unauthenticated
-from ..budgets.book import BudgetBook
+from ..budgets import BudgetBook
 from ..compose.config import Config
 from ..hybrid.hybrid import Hybrid
 from ..safety.privacy_records import PrivacyRecords

@@ -18,7 +18,7 @@ from ...protocols import (
     DeviceStateSource,
     InvalidRequest,
 )
-from ..agents.pool import AgentPool
+from ..agents import AgentPool
 from ..cache.database import ErasedMemory
 from ..compose.agents import FarConfig, NearSection, read_device_state
 from ..compose.config import Config, load_config, with_line

@@ -24,7 +24,7 @@ from ...protocols import (
     Side,
     StoreError,
 )
-from ..agents.pool import AgentPool
+from ..agents import AgentPool
 from ..routing.eligibility import unknown_prices
 from ..routing.router import Router
 from ..runs.sessions import SessionStore

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...protocols import InvalidRequest, PermissionDenied, PrivacyViolation, Sensitivity, Side, Unsupported
-from ..agents.pool import AgentPool
+from ..agents import AgentPool
 from ..cache.database import ErasedMemory
 from ..memory.provenance import Recollection
 from ..routing.router import Router

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...protocols import ConfigError
-from ..budgets.book import BudgetBook, open_budgets
+from ..budgets import BudgetBook, open_budgets
 from ..runs.erasing import open_store
 from ..runs.store import RunStore
 from ..safety.privacy_records import PrivacyRecords

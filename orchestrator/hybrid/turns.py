@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from ...protocols import FinishReason, InvalidRequest, Message, Side, StepRequest, ToolChoice, ToolSpec
 from ...protocols.validation import check_schema
-from ..agents.pool import AgentPool
+from ..agents import AgentPool
 from ..strategies.own_tools import require_own_tools
 from ..strategies.state import TaskContext, TaskState, as_json, fresh_start
 from ..task.decisions import RouteDecision

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from ...protocols import ConfigError, InvalidRequest, Message, Sensitivity, Side, StepRequest, ToolCall, complete
 from ...protocols.steps import Value
-from ..agents.pool import AgentHandle, AgentPool
+from ..agents import AgentHandle, AgentPool
 from ..safety.placeholders import map_message_texts
 from ..safety.privacy import RunPrivacy
 from ..task.task import transcript

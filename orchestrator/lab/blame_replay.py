@@ -31,8 +31,8 @@ from ...protocols import (
 )
 from ...protocols.errors import MAPPINGS
 from ...protocols.items import Tier
-from ..agents.pool import AgentHandle, AgentPool
-from ..budgets.book import Commitment, Spent
+from ..agents import AgentHandle, AgentPool
+from ..budgets import Commitment, Spent
 from ..routing.router import Router
 from ..runs.ledger import AskedCall
 from ..runs.tool_calls import Occurrence

@@ -21,7 +21,7 @@ from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import BaseModel, Field
 
 from ...protocols import InvalidRequest, JsonSchema, NearfarError, Sensitivity, Side, ToolCall, Usage
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..hybrid.hybrid import Hybrid
 from ..task.sampling import Sampling
 from ..task.task import STATE

@@ -11,7 +11,7 @@ import anyio
 from ...protocols import Agent, DeviceState, DeviceStateSource, PowerSource, PrivacyViolation, Side
 from ...protocols.items import Namespace
 from ...protocols.secrets import log_defect
-from ..agents.pool import AgentPool
+from ..agents import AgentPool
 from ..compression import Summarizer
 from ..task.stores import ConsolidationConfig, reason_to_wait
 from ..task.task import TaskScope, within_scope

@@ -20,7 +20,7 @@ from threading import Lock
 from typing import Final, Generic, TypeVar
 
 from ...protocols import ConfigError, InvalidRequest
-from ..budgets.book import Commitment
+from ..budgets import Commitment
 from ..task.routing_policy import HOUR
 
 Item = TypeVar("Item", float, tuple[float, float], tuple[float, float, float])

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Final
 
 from ...protocols import Side
-from ..budgets.book import Commitment
+from ..budgets import Commitment
 from ..task.decisions import AgentEstimate, RouteDecision
 from ..task.modes import Mode
 from ..task.results import Result

@@ -18,7 +18,7 @@ from ...protocols import (
     Usage,
 )
 from ...protocols.steps import Value
-from ..budgets.book import MEASURES, BudgetBook, BudgetScope, Spent
+from ..budgets import MEASURES, BudgetBook, BudgetScope, Spent
 from ..task.decisions import AgentEstimate, ConsideredAgent, Estimate, EstimateSource
 from ..task.modes import CLOUD_LIKE, FAR_FIRST, ONLY_TEXT, SUPERVISED, TEXT_ONLY, AgentView, Mode, Strategy, language_of, primary_language
 from ..task.policy import Policy

@@ -17,7 +17,7 @@ from threading import RLock
 from typing import Final
 
 from ...protocols.items import Tier
-from ..agents.pool import PaceSource, no_pace
+from ..agents import PaceSource, no_pace
 from ..task.decisions import Arm
 from ..task.modes import TaskProfile
 from ..task.results import JudgedProposal

@@ -18,9 +18,9 @@ from ...protocols import (
     Unavailable,
     Usage,
 )
+from ..agents import PaceSource, Prefixes, no_pace
 from ..agents.breaker import Health
-from ..agents.pool import PaceSource, Prefixes, no_pace
-from ..budgets.book import BudgetBook, Commitment, Spent
+from ..budgets import BudgetBook, Commitment, Spent
 from ..budgets.storage import MemoryStorage
 from ..task.decisions import AgentEstimate, ConsideredAgent, EstimateSource, RouteDecision, SelectionDecision
 from ..task.modes import AgentView, Mode, Situation, Strategy

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Final
 
 from ...protocols import ConfigError, Side
-from ..budgets.book import Commitment
+from ..budgets import Commitment
 from ..task.decisions import AgentEstimate, ConsideredAgent, Estimate, EstimateSource, RouteDecision
 from ..task.modes import Mode, Strategy
 from ..task.routing_policy import DAY, RouterConfig

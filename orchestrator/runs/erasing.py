@@ -74,7 +74,7 @@ def _erase_privacy(config: RunsConfig, runs: Sequence[str]) -> None:
 
 def _erase_budgets(config: RunsConfig, runs: Sequence[str]) -> None:
     """Forget the budgets of runs, since names of tasks are the app's own words."""
-    from ..budgets.book import open_budgets
+    from ..budgets import open_budgets
 
     if config.postgres_variable is not None or (config.folder / "budgets.db").exists():
         with closing(open_budgets(config)) as book:

@@ -13,7 +13,7 @@ from typing import Final
 
 from ...protocols import Message, PrivacyViolation, Side, StepReply, StepRequest, StoreError
 from ...protocols.secrets import inspected_by
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..task.labels import Label
 from ..task.task import current_scope, within_scope
 from ..util.runtime import in_thread

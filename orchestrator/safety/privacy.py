@@ -12,7 +12,7 @@ from pydantic import Field
 from ...protocols import Message, PrivacyViolation, ProviderState, Sensitivity, Side, StepRequest, StoreError
 from ...protocols.items import Tier
 from ...protocols.steps import Value
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..task.labels import OPEN, Label, may_go
 from ..task.policy import OnFinding, PrivacyConfig
 from ..task.task import Task

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from ...protocols import ModelNotFound, Unavailable, Usage
+from ..agents import AgentHandle
 from ..agents.breaker import BreakerState
-from ..agents.pool import AgentHandle
 from ..compose.hub import list_workers
 from ..hybrid.arguments import TaskOptions, TurnOptions
 from ..hybrid.hybrid import Hybrid

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import Message, Side, StepRequest, ToolCall
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..routing.answers import agree
 from ..routing.call_looks import (
     call_check,

@@ -44,9 +44,9 @@ from ...protocols import (
     Usage,
     stream,
 )
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
+from ..budgets import Spent
 from ..budgets.account import Allowance
-from ..budgets.book import Spent
 from ..safety.outbound_filter import Listener, OutboundRequest, PlaceholderStream
 from ..safety.privacy import RunPrivacy
 from ..task.events import AgentText, CallEnded, TaskEvent, ToolStarted

@@ -12,8 +12,8 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
 from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, Message, Side, Stalled, StepReply
-from ..agents.pool import AgentPool
-from ..budgets.book import Spent
+from ..agents import AgentPool
+from ..budgets import Spent
 from ..memory.provenance import Recollection
 from ..routing.call_looks import text_of_calls
 from ..routing.costs import StepTaken

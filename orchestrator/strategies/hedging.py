@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
 from ...protocols import InvalidOutput, NearfarError, StepReply, ToolSpec
-from ..agents.pool import AgentPool
+from ..agents import AgentPool
 from ..routing.costs import RunningEstimates
 from ..safety.outbound_filter import Listener
 from ..task.results import Call

@@ -4,7 +4,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...protocols import ConfigError, Message, Side
-from ..agents.pool import AgentHandle, AgentPool
+from ..agents import AgentHandle, AgentPool
 from ..routing.answers import Answer
 from ..routing.call_looks import judges_texts
 from ..routing.cards import first_day_escalation

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import InvalidOutput, Message, Side, StepReply, StepRequest, ToolCall, ToolChoice
 from ...protocols.items import Tier
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..task.labels import Integrity
 from ..task.modes import Strategy
 from ..task.policy import SpeculateConfig

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Generic, Literal, TypeVar
 
 from ...protocols import Agent, BudgetExceeded, InvalidOutput, JsonSchema, Message, NearfarError, StepRequest, ToolChoice, ToolSpec, Usage
-from ..agents.pool import AgentHandle, AgentPool
+from ..agents import AgentHandle, AgentPool
 from ..task.decisions import RouteDecision
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.results import Attempt, Call, Energy

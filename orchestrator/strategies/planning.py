@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ...protocols import InvalidOutput, Message, Side, StepReply, StepRequest, ToolChoice
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..task.events import SupervisorSpoke
 from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import task_text

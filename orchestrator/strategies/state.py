@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from ...protocols import Effort, Message, Side, StepRequest, ToolResult, ToolSpec
 from ...protocols.items import Tier
 from ...protocols.steps import Value
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..budgets.account import Account
 from ..memory.provenance import Recollection
 from ..routing.efforts import Efforts

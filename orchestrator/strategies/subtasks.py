@@ -19,8 +19,8 @@ from pydantic import BaseModel
 
 from ...protocols import BudgetExceeded, DeadlineExceeded, InvalidOutput, JsonSchema, Message, NearfarError
 from ...protocols.steps import Value
+from ..budgets import Spent
 from ..budgets.account import Account
-from ..budgets.book import Spent
 from ..safety.privacy import PrivateResult
 from ..task.events import (
     AgentText,

@@ -27,7 +27,7 @@ from ...protocols import (
     Usage,
 )
 from ...protocols.validation import check_arguments
-from ..agents.pool import AgentHandle, AgentPool
+from ..agents import AgentHandle, AgentPool
 from ..compression import Ask, Compressed, Summarizer, compress, compress_and_summarize
 from ..compression.conversation import conversation_tokens
 from ..routing.checks import EarlyStop

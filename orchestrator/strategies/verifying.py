@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from ...protocols import AgentCard, ConfigError, InvalidOutput, Message, Side, StepReply, ToolChoice, ToolSpec
 from ...protocols.validation import parse_output
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..routing.answers import Answer
 from ..routing.checks import is_grounded
 from ..routing.looks import Cost, Signal, log_odds, text_opinion

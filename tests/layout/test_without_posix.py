@@ -39,7 +39,7 @@ MODULES = (
     *("cloud.gateway", "cloud.provider", "cloud.server_trials", "cloud.server_info", "device", "device.store", "device.hardware.probe"),
     *(
         "orchestrator.hybrid.hybrid",
-        "orchestrator.compose.gateway_child",
+        "orchestrator.compose.gateway_process",
         "orchestrator.compose.policy_file",
         "orchestrator.lab.study.sweep",
     ),

@@ -10,7 +10,7 @@ import pytest
 from attached import PAGE, PIXEL, png
 
 from nearfar import Hybrid, Records
-from nearfar.orchestrator.agents.pool import _hashes
+from nearfar.orchestrator.agents import _hashes
 from nearfar.orchestrator.budgets.account import most_prompt_tokens
 from nearfar.orchestrator.cache.admission import exact_key, question_of
 from nearfar.orchestrator.compression import compress

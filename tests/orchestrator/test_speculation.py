@@ -28,7 +28,7 @@ from nearfar import (
     Unavailable,
     tool,
 )
-from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope, Units
+from nearfar.orchestrator.budgets import BudgetBook, BudgetScope, Units
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.routing.agreement import AgreementRates
 from nearfar.orchestrator.routing.costs import TaskKind

@@ -10,7 +10,7 @@ from linked import LINKS
 from supervised_pair import TASK, Pair, look, looks_at, supervised, turn_of, working
 
 from nearfar import Hybrid, Records, tool
-from nearfar.orchestrator.agents.pool import AgentHandle, AgentPool
+from nearfar.orchestrator.agents import AgentHandle, AgentPool
 from nearfar.orchestrator.routing.eligibility import eligible
 from nearfar.orchestrator.strategies.prompts import with_plan
 from nearfar.orchestrator.task.events import AgentText, CallEnded, SupervisorSpoke, TaskEvent, TaskFinished

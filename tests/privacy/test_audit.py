@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nearfar import Hybrid, Records, Tier, tool
-from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.placeholders import Placeholder

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nearfar import Hybrid, Tier, tool
-from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.detection import UNCHECKED, Detectors, PrivateFinding, resolve
 from nearfar.orchestrator.safety.detection.contacts import EMAIL

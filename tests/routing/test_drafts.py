@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from situations import FAR, NEAR, priced, task
 
 from nearfar import Hybrid, Policy, Result
-from nearfar.orchestrator.budgets.book import Commitment
+from nearfar.orchestrator.budgets import Commitment
 from nearfar.orchestrator.routing.budget import TOLERANCE
 from nearfar.orchestrator.routing.drafts import DraftChoice, expected_quality, unlearned_chances
 from nearfar.orchestrator.routing.escalation import Escalation

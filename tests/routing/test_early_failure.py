@@ -7,7 +7,7 @@ import pytest
 
 from nearfar import Message, Policy, ScriptedAgent, Side, Strategy
 from nearfar.device.worker.draft_payoff import DraftingTrial
-from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.routing.agreement import AgreementRates
 from nearfar.orchestrator.routing.auto import Chooser
 from nearfar.orchestrator.routing.outcomes import OutcomeStore

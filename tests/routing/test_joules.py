@@ -6,8 +6,8 @@ import pytest
 from situations import FAR, NEAR, NOON, Stand, priced, task
 
 from nearfar import Hybrid, Policy
+from nearfar.orchestrator.budgets import BudgetBook, Spent
 from nearfar.orchestrator.budgets.account import Account
-from nearfar.orchestrator.budgets.book import BudgetBook, Spent
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.cli.run import summary
 from nearfar.orchestrator.routing.costs import RunningEstimates, StepTaken

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from situations import FAR, NEAR, NOON, Stand, priced, task
 
-from nearfar.orchestrator.budgets.book import Spent
+from nearfar.orchestrator.budgets import Spent
 from nearfar.orchestrator.routing.costs import StepTaken
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.traces import ScoredAnswer
