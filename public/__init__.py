@@ -82,23 +82,31 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.strategies.state import TaskState as TaskState
     from nearfar.orchestrator.strategies.turn import after_step as after_step
     from nearfar.orchestrator.task.context import Context as Context
+    from nearfar.orchestrator.task.decisions import ActLook as ActLook
     from nearfar.orchestrator.task.decisions import AgentEstimate as AgentEstimate
+    from nearfar.orchestrator.task.decisions import AnswerSource as AnswerSource
+    from nearfar.orchestrator.task.decisions import Arbitration as Arbitration
     from nearfar.orchestrator.task.decisions import Arm as Arm
     from nearfar.orchestrator.task.decisions import ConsideredAgent as ConsideredAgent
     from nearfar.orchestrator.task.decisions import ConsideredArm as ConsideredArm
     from nearfar.orchestrator.task.decisions import Estimate as Estimate
     from nearfar.orchestrator.task.decisions import EstimateSource as EstimateSource
+    from nearfar.orchestrator.task.decisions import ExtractedAnswer as ExtractedAnswer
     from nearfar.orchestrator.task.decisions import RouteDecision as RouteDecision
     from nearfar.orchestrator.task.decisions import SelectionDecision as SelectionDecision
+    from nearfar.orchestrator.task.decisions import VerifiedDraft as VerifiedDraft
+    from nearfar.orchestrator.task.decisions import WeighedDraft as WeighedDraft
     from nearfar.orchestrator.task.events import AgentText as AgentText
     from nearfar.orchestrator.task.events import ApprovalAsked as ApprovalAsked
     from nearfar.orchestrator.task.events import AttemptEnded as AttemptEnded
     from nearfar.orchestrator.task.events import AttemptStarted as AttemptStarted
     from nearfar.orchestrator.task.events import CallEnded as CallEnded
+    from nearfar.orchestrator.task.events import CallerTools as CallerTools
     from nearfar.orchestrator.task.events import Move as Move
     from nearfar.orchestrator.task.events import Navigated as Navigated
     from nearfar.orchestrator.task.events import RoleStarted as RoleStarted
     from nearfar.orchestrator.task.events import Routed as Routed
+    from nearfar.orchestrator.task.events import Speaker as Speaker
     from nearfar.orchestrator.task.events import Subtask as Subtask
     from nearfar.orchestrator.task.events import SubtaskEnded as SubtaskEnded
     from nearfar.orchestrator.task.events import SubtaskOutcome as SubtaskOutcome
@@ -108,12 +116,11 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.events import TaskFinished as TaskFinished
     from nearfar.orchestrator.task.events import ToolFinished as ToolFinished
     from nearfar.orchestrator.task.events import ToolStarted as ToolStarted
-    from nearfar.orchestrator.task.evidence import ActLook as ActLook
-    from nearfar.orchestrator.task.evidence import AnswerSource as AnswerSource
-    from nearfar.orchestrator.task.evidence import Arbitration as Arbitration
-    from nearfar.orchestrator.task.evidence import ExtractedAnswer as ExtractedAnswer
-    from nearfar.orchestrator.task.evidence import VerifiedDraft as VerifiedDraft
-    from nearfar.orchestrator.task.evidence import WeighedDraft as WeighedDraft
+    from nearfar.orchestrator.task.events import Turn as Turn
+    from nearfar.orchestrator.task.events import TurnCall as TurnCall
+    from nearfar.orchestrator.task.events import TurnEvent as TurnEvent
+    from nearfar.orchestrator.task.events import TurnFinished as TurnFinished
+    from nearfar.orchestrator.task.events import TurnText as TurnText
     from nearfar.orchestrator.task.labels import Chosen as Chosen
     from nearfar.orchestrator.task.labels import Integrity as Integrity
     from nearfar.orchestrator.task.labels import Label as Label
@@ -168,7 +175,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.rules import Ruling as Ruling
     from nearfar.orchestrator.task.rules import Weekday as Weekday
     from nearfar.orchestrator.task.rules import When as When
-    from nearfar.orchestrator.task.sampling import Sampling as Sampling
     from nearfar.orchestrator.task.stores import CacheConfig as CacheConfig
     from nearfar.orchestrator.task.stores import CategoryConfig as CategoryConfig
     from nearfar.orchestrator.task.stores import CategoryRules as CategoryRules
@@ -179,6 +185,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.stores import RunsConfig as RunsConfig
     from nearfar.orchestrator.task.task import ForeignMessage as ForeignMessage
     from nearfar.orchestrator.task.task import Needs as Needs
+    from nearfar.orchestrator.task.task import Sampling as Sampling
     from nearfar.orchestrator.task.task import Task as Task
     from nearfar.orchestrator.task.tools import Approver as Approver
     from nearfar.orchestrator.task.tools import Effect as Effect
@@ -186,13 +193,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.tools import ToolDeclaration as ToolDeclaration
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
     from nearfar.orchestrator.task.tools import tool as tool
-    from nearfar.orchestrator.task.turns import CallerTools as CallerTools
-    from nearfar.orchestrator.task.turns import Speaker as Speaker
-    from nearfar.orchestrator.task.turns import Turn as Turn
-    from nearfar.orchestrator.task.turns import TurnCall as TurnCall
-    from nearfar.orchestrator.task.turns import TurnEvent as TurnEvent
-    from nearfar.orchestrator.task.turns import TurnFinished as TurnFinished
-    from nearfar.orchestrator.task.turns import TurnText as TurnText
     from nearfar.orchestrator.tracing import TraceStore as TraceStore
     from nearfar.orchestrator.tracing.telemetry import Observable as Observable
     from nearfar.orchestrator.tracing.telemetry import instrument as instrument
@@ -350,13 +350,14 @@ _NAMES = {
     "orchestrator.strategies.turn": "after_step",
     "orchestrator.task.context": "Context",
     "orchestrator.task.decisions": (
-        "AgentEstimate Arm ConsideredAgent ConsideredArm Estimate EstimateSource RouteDecision SelectionDecision"
+        "ActLook AgentEstimate AnswerSource Arbitration Arm ConsideredAgent ConsideredArm Estimate EstimateSource ExtractedAnswer "
+        "RouteDecision SelectionDecision VerifiedDraft WeighedDraft"
     ),
     "orchestrator.task.events": (
-        "AgentText ApprovalAsked AttemptEnded AttemptStarted CallEnded Move Navigated RoleStarted Routed Subtask SubtaskEnded "
-        "SubtaskOutcome SubtasksPlanned SupervisorSpoke TaskEvent TaskFinished ToolFinished ToolStarted"
+        "AgentText ApprovalAsked AttemptEnded AttemptStarted CallEnded CallerTools Move Navigated RoleStarted Routed Speaker Subtask "
+        "SubtaskEnded SubtaskOutcome SubtasksPlanned SupervisorSpoke TaskEvent TaskFinished ToolFinished ToolStarted Turn TurnCall "
+        "TurnEvent TurnFinished TurnText"
     ),
-    "orchestrator.task.evidence": "ActLook AnswerSource Arbitration ExtractedAnswer VerifiedDraft WeighedDraft",
     "orchestrator.task.labels": "Chosen Integrity Label RecalledItem",
     "orchestrator.task.langchain_tools": "ForeignTool",
     "orchestrator.task.modes": "Mode Shape Situation Strategy TaskProfile",
@@ -371,13 +372,11 @@ _NAMES = {
         "RouterConfig StickinessConfig VerifierKind"
     ),
     "orchestrator.task.rules": "Hours Range Rule Ruling Weekday When",
-    "orchestrator.task.sampling": "Sampling",
     "orchestrator.task.stores": (
         "CacheConfig CategoryConfig CategoryRules ConsolidationConfig MemoryConfig PeerConfig RecallConfig RunsConfig"
     ),
-    "orchestrator.task.task": "ForeignMessage Needs Task",
+    "orchestrator.task.task": "ForeignMessage Needs Sampling Task",
     "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
-    "orchestrator.task.turns": "CallerTools Speaker Turn TurnCall TurnEvent TurnFinished TurnText",
     "orchestrator.tracing": "TraceStore",
     "orchestrator.tracing.telemetry": "Observable instrument",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",

@@ -28,10 +28,10 @@ DOCS: Final = Path(__file__).parents[1] / "docs"
 API: Final = DOCS / "api.md"
 CLI: Final = DOCS / "cli.md"
 GROUPS: Final = {
-    "Serving tasks": ("orchestrator.hybrid", "orchestrator.task.task", "orchestrator.task.modes", "orchestrator.task.sampling"),
-    "Turns": ("orchestrator.task.turns",),
+    "Serving tasks": ("orchestrator.hybrid", "orchestrator.task.task", "orchestrator.task.modes", "orchestrator.task.task"),
+    "Turns": ("orchestrator.task.events",),
     "LangChain": ("orchestrator.langchain",),
-    "Results": ("orchestrator.task.results", "orchestrator.task.decisions", "orchestrator.task.evidence", "orchestrator.task.labels"),
+    "Results": ("orchestrator.task.results", "orchestrator.task.decisions", "orchestrator.task.decisions", "orchestrator.task.labels"),
     "Events of a stream": ("orchestrator.task.events",),
     "Tools and approvals": ("orchestrator.task.tools", "orchestrator.task.langchain_tools", "orchestrator.runs.ledger", "orchestrator.mcp"),
     "Messages and steps": ("protocols.steps", "protocols.attachments"),

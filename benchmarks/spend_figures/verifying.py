@@ -22,7 +22,7 @@ from nearfar.orchestrator.routing.escalation_training import DraftExamples, draf
 from nearfar.orchestrator.routing.looks import Cost, Look, Signal
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.strategies.voting import Ballot
-from nearfar.orchestrator.task.evidence import VerifiedDraft
+from nearfar.orchestrator.task.decisions import VerifiedDraft
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
 
 from ..routing_figures.evidence_answers import SETS, answer_examples

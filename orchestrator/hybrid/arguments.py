@@ -18,15 +18,14 @@ from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
 from ..mcp import McpName, McpServerConfig
 from ..routing.policy_check import require_usable, role_findings
+from ..task.events import CallerTools
 from ..task.langchain_tools import ForeignTool, as_tool
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.roles import Role, Team
-from ..task.sampling import Sampling
 from ..task.stores import MemoryConfig, RunsConfig
-from ..task.task import Caching, Task, as_messages
+from ..task.task import Caching, Sampling, Task, as_messages
 from ..task.tools import Approver, Tool
-from ..task.turns import CallerTools
 from ..util.arguments import Location, as_path, as_tuple, parse_section, require, require_methods, wrong_type
 from ..util.plugins import Plugin, find_plugin
 

@@ -18,12 +18,12 @@ from ..strategies.state import TaskContext
 from ..strategies.tool_calls import OwnResults, ToolChecks
 from ..task.context import Context
 from ..task.decisions import SelectionDecision
+from ..task.events import CallerTools
 from ..task.modes import ALONE, Mode, Strategy
 from ..task.policy import Policy
 from ..task.roles import Team
 from ..task.task import Task
 from ..task.tools import Approver, Effect, Tool
-from ..task.turns import CallerTools
 from ..tracing.observing import Observers
 from ..tracing.recorder import RunTrace
 from .arguments import TaskOptions, asked_task, check_options, output_model_of, policy_of, tools_argument

@@ -23,10 +23,9 @@ from pydantic import BaseModel, Field
 from ...protocols import InvalidRequest, JsonSchema, NearfarError, Sensitivity, Side, ToolCall, Usage
 from ..agents import AgentHandle
 from ..hybrid.hybrid import Hybrid
-from ..task.sampling import Sampling
-from ..task.task import STATE
+from ..task.events import Turn, TurnEvent
+from ..task.task import STATE, Sampling
 from ..task.tools import Tool
-from ..task.turns import Turn, TurnEvent
 from ..util.text import tokens_at_most
 
 PROVIDER: Final = "nearfar"

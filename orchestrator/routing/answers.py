@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...protocols import JsonSchema, ToolCall
-from ..task.evidence import AnswerSource, ExtractedAnswer
+from ..task.decisions import AnswerSource, ExtractedAnswer
 from .forms import text_form, value_form
 
 _NO_CALL: Final = "no call"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ...protocols import JsonSchema
-from ..task.evidence import AnswerSource, ExtractedAnswer
+from ..task.decisions import AnswerSource, ExtractedAnswer
 from .forms import is_value
 from .passages import DISPLAY, FENCE, LONGEST_ANSWER, REACH, SPAN, Reply, balanced, settled, taken, value_at
 from .quantities import date_of, truth_of

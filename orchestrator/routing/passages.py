@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from ...protocols import JsonSchema
-from ..task.evidence import AnswerSource, ExtractedAnswer
+from ..task.decisions import AnswerSource, ExtractedAnswer
 from .forms import is_value
 
 REACH: Final = 2_000

@@ -15,8 +15,7 @@ from pydantic import Field, ValidationError
 
 from ...protocols import ConfigError, Sensitivity, Side, ToolSpec
 from ...protocols.steps import Value
-from ..task.decisions import RouteDecision
-from ..task.evidence import Arbitration, ExtractedAnswer, VerifiedDraft, WeighedDraft
+from ..task.decisions import Arbitration, ExtractedAnswer, RouteDecision, VerifiedDraft, WeighedDraft
 from ..task.results import JudgedProposal, Result
 from ..task.task import Task, last_words
 from ..util.json_text import append_line, read_lines

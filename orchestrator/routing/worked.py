@@ -4,7 +4,7 @@ import re
 from itertools import takewhile
 from typing import Final
 
-from ..task.evidence import AnswerSource, ExtractedAnswer
+from ..task.decisions import AnswerSource, ExtractedAnswer
 from .forms import is_value
 from .passages import COMES_TO, DISPLAY, FENCE, LONGEST_ANSWER, REACH, SPAN, Reply, right_side, taken, value_at
 from .quantities import UNITS, UNSIGNED, quantity_of

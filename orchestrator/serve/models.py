@@ -18,7 +18,7 @@ from ..agents.breaker import BreakerState
 from ..compose.hub import list_workers
 from ..hybrid.arguments import TaskOptions, TurnOptions
 from ..hybrid.hybrid import Hybrid
-from ..task.turns import Turn
+from ..task.events import Turn
 from ..util.embedding import MAXIMUM_TOKENS, NAME, WIDTH, MiniLmEmbedder
 from ..util.runtime import in_thread
 from .endpoint import Exchange

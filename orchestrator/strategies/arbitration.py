@@ -11,8 +11,8 @@ from typing import Final
 
 from ...protocols import Side
 from ..routing.answers import Answer, agree
+from ..task.decisions import AnswerSource, Arbitration
 from ..task.events import AttemptEnded
-from ..task.evidence import AnswerSource, Arbitration
 from ..task.results import Attempt
 from ..task.task import Task, last_words
 from .calls import TaskRuntime, emit

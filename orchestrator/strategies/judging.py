@@ -15,7 +15,7 @@ from ..routing.escalation import Action, Escalation
 from ..routing.looks import FREE, GROUNDING, SCHEMA, Signal, free_findings
 from ..routing.meaning import cluster_share
 from ..routing.router import Router
-from ..task.evidence import ExtractedAnswer, VerifiedDraft, WeighedDraft
+from ..task.decisions import ExtractedAnswer, VerifiedDraft, WeighedDraft
 from ..task.labels import Label
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS, VerifierKind

@@ -20,8 +20,7 @@ from ...protocols import (
     Usage,
 )
 from ...protocols.steps import Value
-from .decisions import RouteDecision, SelectionDecision
-from .evidence import ActLook, Arbitration, ExtractedAnswer, VerifiedDraft, WeighedDraft
+from .decisions import ActLook, Arbitration, ExtractedAnswer, RouteDecision, SelectionDecision, VerifiedDraft, WeighedDraft
 from .labels import Label, RecalledItem
 from .policy import Cause, Verdict
 from .tools import Effect
