@@ -66,15 +66,15 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.memory.store import MemoryStore as MemoryStore
     from nearfar.orchestrator.memory.transfer import Imported as Imported
     from nearfar.orchestrator.memory.vectors import Embedder as Embedder
+    from nearfar.orchestrator.runs import Run as Run
+    from nearfar.orchestrator.runs import RunState as RunState
     from nearfar.orchestrator.runs.effects import EffectConnection as EffectConnection
-    from nearfar.orchestrator.runs.run import Run as Run
-    from nearfar.orchestrator.runs.run import RunState as RunState
     from nearfar.orchestrator.runs.store import RunStore as RunStore
     from nearfar.orchestrator.runs.tool_calls import effect_key as effect_key
     from nearfar.orchestrator.runs.tool_calls import effect_transaction as effect_transaction
     from nearfar.orchestrator.safety.detection import Detector as Detector
     from nearfar.orchestrator.safety.detection import PrivateFinding as PrivateFinding
-    from nearfar.orchestrator.safety.privacy_records import PrivacyRecords as PrivacyRecords
+    from nearfar.orchestrator.safety.outbound_filter import PrivacyRecords as PrivacyRecords
     from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
     from nearfar.orchestrator.strategies.graphs import TaskNodes as TaskNodes
     from nearfar.orchestrator.strategies.graphs import after_judge as after_judge
@@ -339,11 +339,11 @@ _NAMES = {
     "orchestrator.memory.transfer": "Imported",
     "orchestrator.memory.vectors": "Embedder",
     "orchestrator.runs.effects": "EffectConnection",
-    "orchestrator.runs.run": "Run RunState",
+    "orchestrator.runs": "Run RunState",
     "orchestrator.runs.store": "RunStore",
     "orchestrator.runs.tool_calls": "effect_key effect_transaction",
     "orchestrator.safety.detection": "Detector PrivateFinding",
-    "orchestrator.safety.privacy_records": "PrivacyRecords",
+    "orchestrator.safety.outbound_filter": "PrivacyRecords",
     "orchestrator.strategies.calls": "TaskGraph",
     "orchestrator.strategies.graphs": "TaskNodes after_judge",
     "orchestrator.strategies.state": "TaskContext TaskState",

@@ -15,7 +15,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Checkpointer
 
-from nearfar.orchestrator.runs.run import EPOCH, KeptTask, digest
+from nearfar.orchestrator.runs import EPOCH, KeptTask, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.task import Task

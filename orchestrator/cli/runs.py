@@ -14,11 +14,11 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError, NotFound
+from ..runs import Run, RunState, title
 from ..runs.erasing import open_store, rewrite
 from ..runs.leases import RunDetails, read_details
-from ..runs.run import Run, RunState, title
 from ..runs.store import RunStore
-from ..safety.privacy_records import OutboundRecord, PrivacyRecords
+from ..safety.outbound_filter import OutboundRecord, PrivacyRecords
 from ..task.stores import RunsConfig
 from ..tracing import TraceLine, TraceStore, open_traces
 from ..tracing.page import TraceRow, dollars_text, label_text, look_ups_of, rows_of

@@ -23,7 +23,7 @@ from ..budgets import open_budgets
 from ..compose.config import Config
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
-from ..safety.privacy_records import PrivacyRecords
+from ..safety.outbound_filter import PrivacyRecords
 from ..serve.callers import OriginCheck
 from ..serve.requests import ClientLeft, anthropic_error, read_body, status_of
 from ..serve.server import Front

@@ -15,7 +15,7 @@ from ...protocols.secrets import log_defect
 from ..hybrid.arguments import TaskOptions
 from ..hybrid.hybrid import Hybrid
 from ..hybrid.session import Session
-from ..runs.run import Run, RunState
+from ..runs import Run, RunState
 from ..runs.sessions import SessionStore, SessionSummary
 from ..runs.store import RunStore
 from ..task.events import (

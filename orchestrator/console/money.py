@@ -12,7 +12,7 @@ from ...protocols import ConfigError, Side
 from ..budgets import MEASURES, Balance, BudgetScope
 from ..hybrid.turns import saved_against_far
 from ..routing.run_records import arm_of
-from ..runs.run import RunState, parse_record
+from ..runs import RunState, parse_record
 from ..runs.store import RunStore
 from ..task.modes import Strategy
 from ..task.policy import Policy

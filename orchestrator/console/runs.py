@@ -11,9 +11,9 @@ from urllib.parse import quote
 from pydantic import JsonValue
 
 from ...protocols import ApprovalRequest, DeadlineExceeded, InvalidRequest, NotFound, StoreError
+from ..runs import Run, RunState
 from ..runs.leases import RunDetails, read_details
-from ..runs.run import Run, RunState
-from ..safety.privacy_records import OutboundRecord
+from ..safety.outbound_filter import OutboundRecord
 from ..safety.provenance import TrustedTexts
 from ..tracing import RunBegan, ToolRan
 from ..tracing.page import TraceRow, label_text, rows_of

@@ -13,7 +13,7 @@ from ...protocols import InvalidRequest, PermissionDenied, Unauthenticated
 from ..budgets import BudgetBook
 from ..compose.config import Config
 from ..hybrid.hybrid import Hybrid
-from ..safety.privacy_records import PrivacyRecords
+from ..safety.outbound_filter import PrivacyRecords
 from .html import Html, join, tag, text
 from .live import PERIOD, Fragments
 

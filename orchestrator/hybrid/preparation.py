@@ -10,8 +10,8 @@ from ..agents import AgentPool
 from ..cache.database import ErasedMemory
 from ..memory.provenance import Recollection
 from ..routing.router import Router
+from ..runs import Bounds
 from ..runs.erasing import ErasedRuns
-from ..runs.run import Bounds
 from ..safety.guard import Guard, SessionLabels, check_plan, quote_untrusted_data, select_tools
 from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext

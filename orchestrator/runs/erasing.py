@@ -63,7 +63,7 @@ def _erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:
 
 
 def _erase_privacy(config: RunsConfig, runs: Sequence[str]) -> None:
-    from ..safety.privacy_records import PrivacyRecords
+    from ..safety.outbound_filter import PrivacyRecords
 
     if (config.folder / "privacy.db").exists():
         with closing(PrivacyRecords(config.folder, keep=config.keep)) as records:

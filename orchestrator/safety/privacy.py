@@ -18,9 +18,8 @@ from ..task.policy import OnFinding, PrivacyConfig
 from ..task.task import Task
 from ..util.runtime import in_thread
 from .detection import UNCHECKED, Detector, PrivateFinding
-from .outbound_filter import OutboundFilter, OutboundRequest, OwnMessages, not_logged
+from .outbound_filter import OutboundFilter, OutboundRequest, OwnMessages, RunRecords, not_logged
 from .placeholders import Placeholders, map_request_texts, map_texts, texts_of, texts_said
-from .privacy_records import RunRecords
 from .scanner import REACH, Findings, KnownSecrets, OutboundScanner, normalize
 
 logger = logging.getLogger(__name__)

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 
+from nearfar.orchestrator.runs import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.ledger import EffectLedger, open_ledger
-from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.runs.tool_calls import Occurrences
 from nearfar.orchestrator.task.task import Task

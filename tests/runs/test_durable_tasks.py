@@ -12,8 +12,8 @@ from run_stores import Opener
 
 from nearfar import Hybrid, Mode, Policy, Records, Strategy, Tool, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
+from nearfar.orchestrator.runs import Bounds, KeptTask, Lease, RunFailure, RunState
 from nearfar.orchestrator.runs import leases as cancelling
-from nearfar.orchestrator.runs.run import Bounds, KeptTask, Lease, RunFailure, RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.strategies.durable import DurableRuns
 from nearfar.orchestrator.strategies.state import TaskContext

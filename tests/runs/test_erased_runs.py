@@ -18,8 +18,8 @@ from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.erasing import Erased, Wording
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
 from nearfar.orchestrator.memory.provenance import recalled_item
+from nearfar.orchestrator.runs import KeptTask, RunFailure, digest
 from nearfar.orchestrator.runs.erasing import ErasedRuns, Holding, find_holding, find_runs_holding, forget_holding
-from nearfar.orchestrator.runs.run import KeptTask, RunFailure, digest
 from nearfar.orchestrator.runs.store import NAMING, RunStore
 from nearfar.orchestrator.storage.postgres import PostgresDatabase
 from nearfar.orchestrator.storage.sqlite import SqliteDatabase
