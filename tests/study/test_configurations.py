@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.lab.study.configurations import STANDARD, Configuration, configuration_of, distinct, parse_configurations
+from nearfar.orchestrator.lab.study import STANDARD, Configuration, configuration_of, distinct, parse_configurations
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError
 

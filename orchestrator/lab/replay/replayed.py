@@ -18,6 +18,7 @@ from ...util.embedding import MiniLmEmbedder
 from . import (
     NO_BUDGET,
     REFUSALS,
+    DraftReplay,
     HeldOutPart,
     Progress,
     RecordedAgent,
@@ -28,7 +29,6 @@ from . import (
     task_of,
     with_router,
 )
-from .drafts import DraftReplay
 
 if TYPE_CHECKING:
     from ..statistics import Floats

@@ -26,8 +26,7 @@ from ...task.policy import Verdict
 from ...task.results import Call
 from ..worlds import Episode, Grade, SolvableWorld, World, WorldTask
 from ..worlds.loading import draw_tasks, open_factory, open_world
-from . import Study
-from .configurations import Configuration
+from . import Configuration, Study
 
 logger = logging.getLogger(__name__)
 Serve = Callable[..., AsyncGenerator[TaskEvent, None]]
