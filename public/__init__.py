@@ -45,24 +45,24 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.mcp import PinnedTool as PinnedTool
     from nearfar.orchestrator.mcp.tools import McpToolOffer as McpToolOffer
     from nearfar.orchestrator.mcp.tools import review_mcp_server as review_mcp_server
+    from nearfar.orchestrator.memory.agent_memory import AgentMemory as AgentMemory
+    from nearfar.orchestrator.memory.agent_memory import Fact as Fact
+    from nearfar.orchestrator.memory.agent_memory import WorkingMemory as WorkingMemory
     from nearfar.orchestrator.memory.changes import Conflict as Conflict
     from nearfar.orchestrator.memory.changes import LostValue as LostValue
     from nearfar.orchestrator.memory.changes import MemoryChange as MemoryChange
+    from nearfar.orchestrator.memory.episodic import MemoryTurn as MemoryTurn
+    from nearfar.orchestrator.memory.episodic import TurnKind as TurnKind
     from nearfar.orchestrator.memory.in_tasks import TaskMemory as TaskMemory
     from nearfar.orchestrator.memory.in_tasks import memory_tools as memory_tools
     from nearfar.orchestrator.memory.operation import Principal as Principal
     from nearfar.orchestrator.memory.provenance import Origin as Origin
     from nearfar.orchestrator.memory.provenance import writing_as as writing_as
+    from nearfar.orchestrator.memory.ranking import Ranking as Ranking
     from nearfar.orchestrator.memory.reading import MemoryItem as MemoryItem
     from nearfar.orchestrator.memory.reading import SearchMode as SearchMode
-    from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory as AgentMemory
-    from nearfar.orchestrator.memory.recall.agent_memory import Fact as Fact
-    from nearfar.orchestrator.memory.recall.agent_memory import WorkingMemory as WorkingMemory
-    from nearfar.orchestrator.memory.recall.episodic import MemoryTurn as MemoryTurn
-    from nearfar.orchestrator.memory.recall.episodic import TurnKind as TurnKind
-    from nearfar.orchestrator.memory.recall.ranking import Ranking as Ranking
-    from nearfar.orchestrator.memory.recall.retrieval import Rendered as Rendered
-    from nearfar.orchestrator.memory.recall.retrieval import render as render
+    from nearfar.orchestrator.memory.retrieval import Rendered as Rendered
+    from nearfar.orchestrator.memory.retrieval import render as render
     from nearfar.orchestrator.memory.store import MemoryStore as MemoryStore
     from nearfar.orchestrator.memory.transfer import Imported as Imported
     from nearfar.orchestrator.memory.vectors import Embedder as Embedder
@@ -331,10 +331,10 @@ _NAMES = {
     "orchestrator.memory.operation": "Principal",
     "orchestrator.memory.provenance": "Origin writing_as",
     "orchestrator.memory.reading": "MemoryItem SearchMode",
-    "orchestrator.memory.recall.agent_memory": "AgentMemory Fact WorkingMemory",
-    "orchestrator.memory.recall.episodic": "MemoryTurn TurnKind",
-    "orchestrator.memory.recall.ranking": "Ranking",
-    "orchestrator.memory.recall.retrieval": "Rendered render",
+    "orchestrator.memory.agent_memory": "AgentMemory Fact WorkingMemory",
+    "orchestrator.memory.episodic": "MemoryTurn TurnKind",
+    "orchestrator.memory.ranking": "Ranking",
+    "orchestrator.memory.retrieval": "Rendered render",
     "orchestrator.memory.store": "MemoryStore",
     "orchestrator.memory.transfer": "Imported",
     "orchestrator.memory.vectors": "Embedder",

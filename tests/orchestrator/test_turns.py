@@ -51,7 +51,7 @@ from nearfar import (
     tool,
 )
 from nearfar.orchestrator.memory.in_tasks import SCOPE, TaskMemory
-from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
+from nearfar.orchestrator.memory.ranking import Granularity, episodic
 from nearfar.orchestrator.task.task import Prompt
 from nearfar.protocols.fakes import Reply
 
