@@ -11,9 +11,8 @@ import anyio
 import grpc
 
 from .access import Access, Clock, Context
-from .agent import Agent, AgentCard, Side
+from .agent import Agent, AgentCard, DeviceState, PowerSource, Side
 from .channel import ServerTls
-from .device_state import DeviceState, PowerSource
 from .errors import ConfigError, InvalidRequest, NearfarError, NotFound, StepLost, Unauthenticated, Unavailable
 from .hub_session import AttachedStep, Registration, WorkerSession, device_state_to_proto, registration_from_proto
 from .limits import REGISTRATION_SECONDS, Heartbeat

@@ -202,13 +202,18 @@ if TYPE_CHECKING:
     from nearfar.protocols.agent import Agent as Agent
     from nearfar.protocols.agent import AgentCard as AgentCard
     from nearfar.protocols.agent import Capabilities as Capabilities
+    from nearfar.protocols.agent import DeviceState as DeviceState
+    from nearfar.protocols.agent import DeviceStateSource as DeviceStateSource
     from nearfar.protocols.agent import Execution as Execution
     from nearfar.protocols.agent import Limits as Limits
     from nearfar.protocols.agent import LongPrompt as LongPrompt
+    from nearfar.protocols.agent import PowerSource as PowerSource
     from nearfar.protocols.agent import Prices as Prices
     from nearfar.protocols.agent import Rates as Rates
     from nearfar.protocols.agent import Side as Side
+    from nearfar.protocols.agent import SimulatedDevice as SimulatedDevice
     from nearfar.protocols.agent import StepStream as StepStream
+    from nearfar.protocols.agent import Thermal as Thermal
     from nearfar.protocols.agent import complete as complete
     from nearfar.protocols.agent import stream as stream
     from nearfar.protocols.attach import Worker as Worker
@@ -216,11 +221,6 @@ if TYPE_CHECKING:
     from nearfar.protocols.channel import ClientTls as ClientTls
     from nearfar.protocols.channel import ServerTls as ServerTls
     from nearfar.protocols.client import RemoteAgent as RemoteAgent
-    from nearfar.protocols.device_state import DeviceState as DeviceState
-    from nearfar.protocols.device_state import DeviceStateSource as DeviceStateSource
-    from nearfar.protocols.device_state import PowerSource as PowerSource
-    from nearfar.protocols.device_state import SimulatedDevice as SimulatedDevice
-    from nearfar.protocols.device_state import Thermal as Thermal
     from nearfar.protocols.errors import AgentError as AgentError
     from nearfar.protocols.errors import ApprovalNeeded as ApprovalNeeded
     from nearfar.protocols.errors import BudgetExceeded as BudgetExceeded
@@ -326,20 +326,20 @@ _NAMES = {
     "orchestrator.langchain": "ChatNearfar",
     "orchestrator.mcp": "McpServerConfig McpToolConfig PinnedTool",
     "orchestrator.mcp.tools": "McpToolOffer review_mcp_server",
+    "orchestrator.memory.agent_memory": "AgentMemory Fact WorkingMemory",
     "orchestrator.memory.changes": "Conflict LostValue MemoryChange",
+    "orchestrator.memory.episodic": "MemoryTurn TurnKind",
     "orchestrator.memory.in_tasks": "TaskMemory memory_tools",
     "orchestrator.memory.operation": "Principal",
     "orchestrator.memory.provenance": "Origin writing_as",
-    "orchestrator.memory.reading": "MemoryItem SearchMode",
-    "orchestrator.memory.agent_memory": "AgentMemory Fact WorkingMemory",
-    "orchestrator.memory.episodic": "MemoryTurn TurnKind",
     "orchestrator.memory.ranking": "Ranking",
+    "orchestrator.memory.reading": "MemoryItem SearchMode",
     "orchestrator.memory.retrieval": "Rendered render",
     "orchestrator.memory.store": "MemoryStore",
     "orchestrator.memory.transfer": "Imported",
     "orchestrator.memory.vectors": "Embedder",
-    "orchestrator.runs.effects": "EffectConnection",
     "orchestrator.runs": "Run RunState",
+    "orchestrator.runs.effects": "EffectConnection",
     "orchestrator.runs.store": "RunStore",
     "orchestrator.runs.tool_calls": "effect_key effect_transaction",
     "orchestrator.safety.detection": "Detector PrivateFinding",
@@ -381,12 +381,14 @@ _NAMES = {
     "orchestrator.tracing.telemetry": "Observable instrument",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",
     "protocols.access": "Clock",
-    "protocols.agent": "Agent AgentCard Capabilities Execution Limits LongPrompt Prices Rates Side StepStream complete stream",
+    "protocols.agent": (
+        "Agent AgentCard Capabilities DeviceState DeviceStateSource Execution Limits LongPrompt PowerSource Prices Rates Side "
+        "SimulatedDevice StepStream Thermal complete stream"
+    ),
     "protocols.attach": "Worker",
     "protocols.attachments": "Attachment",
     "protocols.channel": "ClientTls ServerTls",
     "protocols.client": "RemoteAgent",
-    "protocols.device_state": "DeviceState DeviceStateSource PowerSource SimulatedDevice Thermal",
     "protocols.errors": (
         "AgentError ApprovalNeeded BudgetExceeded Cancelled ConfigError ContentFiltered ContextOverflow DeadlineExceeded "
         "IdempotencyConflict InternalError InvalidOutput InvalidRequest LedgerConflict ModelError ModelNotFound NearfarError NoSuchModel "

@@ -38,7 +38,7 @@ GROUPS: Final = {
     "Agents": ("protocols.agent", "device.llama", "device.onnx", "protocols.client", "protocols.fakes", "protocols.validation"),
     "Serving agents": ("protocols.server", "protocols.step_log", "protocols.channel", "protocols.credentials", "protocols.access")
     + ("protocols.tokens", "protocols.token_file", "protocols.hub", "protocols.attach", "protocols.limits"),
-    "The device": ("protocols.device_state", "protocols.simulated_device"),
+    "The device": ("protocols.agent", "protocols.simulated_device"),
     "Configuration": (
         "orchestrator.compose",
         "cloud.config",

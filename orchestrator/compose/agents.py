@@ -374,8 +374,7 @@ def find_profile(config: NearConfig) -> "Profile | None":
 
 async def bench_model(config: NearConfig, *, watts: float | None, progress: Callable[[int, int], None]) -> tuple["Profile", Path]:
     """Measure a model on this device; returns its profile, and where it is kept. Raises what opening the model raises."""
-    from ...device.bench import bench
-    from ...device.profiles import save_profile
+    from ...device.profiles import bench, save_profile
     from ...device.worker import LocalAgent
 
     async def load() -> LocalAgent:

@@ -34,7 +34,7 @@ from nearfar.protocols import (
     Unavailable,
     complete,
 )
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

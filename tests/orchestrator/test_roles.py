@@ -45,7 +45,7 @@ from nearfar.orchestrator.task.events import TaskEvent
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.testing.transports import Transport, grpc_tcp, in_process
+from nearfar.protocols.testing import Transport, grpc_tcp, in_process
 
 pytestmark = pytest.mark.anyio
 

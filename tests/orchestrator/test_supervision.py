@@ -33,7 +33,7 @@ from nearfar.protocols import (
     Unavailable,
 )
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 
 pytestmark = pytest.mark.anyio
 

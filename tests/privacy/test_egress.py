@@ -25,9 +25,8 @@ from nearfar.orchestrator.safety.scanner import KnownSecrets, OutboundScanner
 from nearfar.orchestrator.task.labels import Label
 from nearfar.orchestrator.task.policy import OnFinding, Policy, PrivacyConfig
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
-from nearfar.protocols.agent import complete
+from nearfar.protocols.agent import DeviceState, complete
 from nearfar.protocols.client import RemoteAgent
-from nearfar.protocols.device_state import DeviceState
 from nearfar.protocols.hub_session import Registration, WorkerSession
 from nearfar.protocols.limits import Heartbeat
 from nearfar.protocols.secrets import inspected_by

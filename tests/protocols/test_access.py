@@ -15,7 +15,7 @@ from nearfar.protocols.access import Clock
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.hub import Hub, serve_hub
 from nearfar.protocols.server import Retention, Server, serve
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 from nearfar.protocols.tokens import Scope, TokenRecord, hashed
 
 pytestmark = pytest.mark.anyio

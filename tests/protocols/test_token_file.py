@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nearfar.protocols import ConfigError, NotFound
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 from nearfar.protocols.token_file import (
     add_certificate,
     add_token,
