@@ -14,12 +14,12 @@ from ..compression.conversation import TokenCounter, estimated_tokens
 from ..task.stores import BUDGET_TOKENS
 from ..util.runtime import in_thread
 from .engine import Change
-from .reading import MemoryItem
-from .store import MemoryStore
-from .writing import ABSENT
 from .episodic import EpisodicMemory, MemoryTurn
 from .ranking import SEMANTIC, TEXT, WORKING, keywords
+from .reading import MemoryItem
 from .retrieval import Rendered, render
+from .store import MemoryStore
+from .writing import ABSENT
 
 _INDEX: Final = [TEXT]
 _SIMILAR: Final = 0.4

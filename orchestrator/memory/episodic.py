@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import InvalidRequest, NotFound, VersionConflict
 from ...protocols.items import TIERS, ItemAddress, Namespace, Source, Tier
+from .ranking import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span, turn_key
 from .reading import MemoryItem
+from .retrieval import find
 from .store import MemoryStore
 from .writing import ABSENT
-from .ranking import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span, turn_key
-from .retrieval import find
 
 if TYPE_CHECKING:
     from .engine import Vector
