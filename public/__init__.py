@@ -121,11 +121,11 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.events import TurnEvent as TurnEvent
     from nearfar.orchestrator.task.events import TurnFinished as TurnFinished
     from nearfar.orchestrator.task.events import TurnText as TurnText
+    from nearfar.orchestrator.task.foreign import ForeignTool as ForeignTool
     from nearfar.orchestrator.task.labels import Chosen as Chosen
     from nearfar.orchestrator.task.labels import Integrity as Integrity
     from nearfar.orchestrator.task.labels import Label as Label
     from nearfar.orchestrator.task.labels import RecalledItem as RecalledItem
-    from nearfar.orchestrator.task.langchain_tools import ForeignTool as ForeignTool
     from nearfar.orchestrator.task.modes import Mode as Mode
     from nearfar.orchestrator.task.modes import Shape as Shape
     from nearfar.orchestrator.task.modes import Situation as Situation
@@ -359,7 +359,7 @@ _NAMES = {
         "TurnEvent TurnFinished TurnText"
     ),
     "orchestrator.task.labels": "Chosen Integrity Label RecalledItem",
-    "orchestrator.task.langchain_tools": "ForeignTool",
+    "orchestrator.task.foreign": "ForeignTool",
     "orchestrator.task.modes": "Mode Shape Situation Strategy TaskProfile",
     "orchestrator.task.policy": (
         "AutoConfig CompressionConfig CompressionUse GuardConfig MinionsConfig OnDoubt OnFinding Policy Preset PrivacyConfig "

@@ -33,7 +33,7 @@ GROUPS: Final = {
     "LangChain": ("orchestrator.langchain",),
     "Results": ("orchestrator.task.results", "orchestrator.task.decisions", "orchestrator.task.decisions", "orchestrator.task.labels"),
     "Events of a stream": ("orchestrator.task.events",),
-    "Tools and approvals": ("orchestrator.task.tools", "orchestrator.task.langchain_tools", "orchestrator.runs.ledger", "orchestrator.mcp"),
+    "Tools and approvals": ("orchestrator.task.tools", "orchestrator.task.foreign", "orchestrator.runs.ledger", "orchestrator.mcp"),
     "Messages and steps": ("protocols.steps", "protocols.attachments"),
     "Agents": ("protocols.agent", "device.llama", "device.onnx", "protocols.client", "protocols.fakes", "protocols.validation"),
     "Serving agents": ("protocols.server", "protocols.step_log", "protocols.channel", "protocols.credentials", "protocols.access")

@@ -19,7 +19,7 @@ from ..compose.policy_file import PolicyFile
 from ..mcp import McpName, McpServerConfig
 from ..routing.policy_check import require_usable, role_findings
 from ..task.events import CallerTools
-from ..task.langchain_tools import ForeignTool, as_tool
+from ..task.foreign import ForeignTool, as_tool
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.roles import Role, Team

@@ -31,7 +31,7 @@ from ..runs.erasing import ErasedRuns, erase_calls, erased_of
 from ..runs.store import RunStore
 from ..task.decisions import RouteDecision, SelectionDecision
 from ..task.events import TaskEvent
-from ..task.langchain_tools import ForeignTool
+from ..task.foreign import ForeignTool
 from ..task.modes import Strategy
 from ..task.policy import Policy
 from ..task.results import Result

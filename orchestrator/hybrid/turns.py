@@ -29,7 +29,7 @@ from ..task.events import (
     TurnFinished,
     TurnText,
 )
-from ..task.langchain_tools import ForeignTool, is_langchain_tool, langchain_spec
+from ..task.foreign import ForeignTool, is_langchain_tool, langchain_spec
 from ..task.modes import ALONE, Strategy
 from ..task.results import Call, Result
 from ..task.task import Prompt, Task, as_messages

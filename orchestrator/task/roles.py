@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, field_va
 from ...protocols import InvalidRequest, PermissionDenied, Sensitivity
 from ...protocols.items import Tier
 from ...protocols.steps import Value
-from .langchain_tools import as_tool
+from .foreign import as_tool
 from .modes import Mode, Strategy
 from .policy import Policy
 from .results import RoleWork

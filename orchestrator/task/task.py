@@ -14,9 +14,9 @@ from ...protocols import Capabilities, InvalidOutput, InvalidRequest, JsonSchema
 from ...protocols.steps import Value
 from ...protocols.validation import check_attachments, parse_output
 from ..util.json_text import fingerprint
-from .content import read_content
 from .decisions import SelectionDecision
 from .events import CallerTools
+from .foreign import read_content
 from .labels import OF_CONTEXT, Chosen, Label, RecalledItem
 from .modes import Strategy
 from .policy import Policy
