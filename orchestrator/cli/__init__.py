@@ -41,8 +41,13 @@ GROUPS: Final = {
 }
 """Groups of commands, with their help."""
 _SHARED_MODULES: Final = {
-    **{"chat": "run", "demo": "sweep", "init": "config", "keys": "config"},
-    **{"prices": "budget", "privacy": "runs", "trace": "runs"},
+    "chat": "run",
+    "demo": "sweep",
+    "init": "config",
+    "keys": "config",
+    "prices": "budget",
+    "privacy": "runs",
+    "trace": "runs",
 }
 """Modules of the commands and groups that share one with another; the others have one with their name."""
 
