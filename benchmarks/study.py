@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nearfar.orchestrator.compose.agents import EMBEDDED_CONFIDENCE, NearConfig, parse_far
+from nearfar.orchestrator.compose import EMBEDDED_CONFIDENCE, NearConfig, parse_far
 from nearfar.orchestrator.lab.report import write_sweep_report
 from nearfar.orchestrator.lab.statistics import IntervalEstimate
 from nearfar.orchestrator.lab.study import STANDARD, Study, StudyFile, claim_folder, make_study

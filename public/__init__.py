@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from nearfar.device.onnx import OnnxAgent as OnnxAgent
     from nearfar.orchestrator.budgets import BudgetBook as BudgetBook
     from nearfar.orchestrator.cache import AnswerCache as AnswerCache
-    from nearfar.orchestrator.compose.agents import FarConfig as FarConfig
-    from nearfar.orchestrator.compose.agents import GatewayConfig as GatewayConfig
-    from nearfar.orchestrator.compose.agents import LocalFarConfig as LocalFarConfig
-    from nearfar.orchestrator.compose.agents import NearConfig as NearConfig
+    from nearfar.orchestrator.compose import FarConfig as FarConfig
+    from nearfar.orchestrator.compose import GatewayConfig as GatewayConfig
+    from nearfar.orchestrator.compose import LocalFarConfig as LocalFarConfig
+    from nearfar.orchestrator.compose import NearConfig as NearConfig
     from nearfar.orchestrator.compose.config import Config as Config
     from nearfar.orchestrator.compose.config import load_config as load_config
     from nearfar.orchestrator.compose.hub import AttachedConfig as AttachedConfig
@@ -313,7 +313,7 @@ _NAMES = {
     "device.onnx": "OnnxAgent",
     "orchestrator.budgets": "BudgetBook",
     "orchestrator.cache": "AnswerCache",
-    "orchestrator.compose.agents": "FarConfig GatewayConfig LocalFarConfig NearConfig",
+    "orchestrator.compose": "FarConfig GatewayConfig LocalFarConfig NearConfig",
     "orchestrator.compose.config": "Config load_config",
     "orchestrator.compose.hub": "AttachedConfig CallerConfig HubConfig ServeConfig WorkerConfig",
     "orchestrator.compose.policy_file": "PolicyFile",

@@ -15,16 +15,7 @@ from rich.text import Text
 
 from ...protocols import ConfigError, Sensitivity
 from ...protocols.secrets import StoredKey
-from ..compose.agents import (
-    EMBEDDED,
-    anchored_model,
-    far_handle,
-    find_servers,
-    how_to_set,
-    model_store,
-    parse_far,
-    parse_near,
-)
+from ..compose import EMBEDDED, anchored_model, far_handle, find_servers, how_to_set, model_store, parse_far, parse_near
 from ..compose.config import Config, holds_secret, named_variables, parse_config, provider_keys, usual_variable
 from ..compose.config_lines import KeyPath, key_lines
 from ..task.policy import PRESETS, Preset

@@ -19,7 +19,7 @@ from ...protocols.certificates import first_certificate, read_pair, read_roots, 
 from ...protocols.channel import expiry
 from ...protocols.steps import Message, Value
 from ..agents import AgentHandle
-from ..compose.agents import (
+from ..compose import (
     EMBEDDED,
     GatewayConfig,
     NearServerConfig,
@@ -42,7 +42,7 @@ from . import options
 from .running import EXIT_FAILED, execute, output, print_json
 
 if TYPE_CHECKING:
-    from ..compose.agents import Accelerator, Cpu, EngineProvider, Hardware, InferenceEngine, Memory
+    from ..compose import Accelerator, Cpu, EngineProvider, Hardware, InferenceEngine, Memory
 
 Status = Literal["ok", "absent", "expiring", "risky", "broken"]
 

@@ -22,7 +22,7 @@ from ...protocols.address import Address
 from ...protocols.limits import ask_for_open_files
 from ...protocols.token_file import follow_tokens, load_tokens
 from ...protocols.tokens import Scope, TokenRecord, hashed
-from ..compose.agents import caller_tokens
+from ..compose import caller_tokens
 from ..compose.config import Config
 from ..compose.gateway_process import ask_providers_here
 from ..compose.hub import ServeConfig

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rich.text import Text
 
 from ...protocols import ApprovalRequest, ConfigError
-from ..compose.agents import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far, parse_near
+from ..compose import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far, parse_near
 from ..compose.config import Config, with_line
 from ..task.foreign import as_tool
 from ..task.modes import Mode, Strategy

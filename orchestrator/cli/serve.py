@@ -24,16 +24,7 @@ from ...protocols.limits import ask_for_open_files
 from ...protocols.security import system_time
 from ...protocols.token_file import follow_tokens, read_tokens
 from ...protocols.tokens import ANY_CERTIFICATE, Scope, TokenRecord
-from ..compose.agents import (
-    FarConfig,
-    NearConfig,
-    NearSection,
-    caller_tokens,
-    open_near,
-    parse_far,
-    parse_near,
-    serve_near,
-)
+from ..compose import FarConfig, NearConfig, NearSection, caller_tokens, open_near, parse_far, parse_near, serve_near
 from ..compose.gateway_process import open_far_in_process, serve_far
 from ..compose.hub import HubConfig, accept_workers
 from ..compose.memory import open_memory

@@ -22,7 +22,7 @@ from ...protocols.channel import client_tls
 from ...protocols.hub import Hub
 from ...protocols.token_file import add_token, read_tokens
 from ...protocols.tokens import Scope
-from ..compose.agents import open_near, read_device_state
+from ..compose import open_near, read_device_state
 from ..compose.hub import (
     CERTIFICATE,
     KEY,

@@ -28,7 +28,7 @@ from ..agents import AgentPool
 from ..storage.owners import SocketFolder, remove_abandoned
 from ..util.plugins import FarPluginConfig, open_plugin_agent
 from ..util.runtime import run_in_daemon_thread
-from .agents import FarConfig, GatewayConfig, LocalFarConfig, ServeOptions, open_local
+from . import FarConfig, GatewayConfig, LocalFarConfig, ServeOptions, open_local
 
 if TYPE_CHECKING:
     from ...protocols.client import RemoteAgent

@@ -282,7 +282,7 @@ def read_page_model(name: str, progress: Callable[[str, int, int], None]) -> Pag
     """
     from ...device.gguf import model_parts, read_header
     from ...device.store.download import sha256_of
-    from .agents import model_path  # which imports this module
+    from . import model_path  # which imports this module
 
     path = model_path(name)
     header = read_header(path)

@@ -13,7 +13,7 @@ from pydantic_core import PydanticSerializationError
 from ...protocols import Agent, ConfigError, Effort, InvalidRequest, JsonSchema, Sensitivity, Side
 from ...protocols.validation import check_schema
 from ..agents import AgentHandle
-from ..compose.agents import FAR_CONFIGS, NEAR_CONFIGS, FarConfig, NearSection, far_handle, near_handle, other_handle
+from ..compose import FAR_CONFIGS, NEAR_CONFIGS, FarConfig, NearSection, far_handle, near_handle, other_handle
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
 from ..mcp import McpName, McpServerConfig

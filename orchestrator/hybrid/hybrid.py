@@ -20,7 +20,7 @@ from ...protocols import (
 )
 from ..agents import AgentPool
 from ..cache.database import ErasedMemory
-from ..compose.agents import FarConfig, NearSection, read_device_state
+from ..compose import FarConfig, NearSection, read_device_state
 from ..compose.config import Config, load_config, with_line
 from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory

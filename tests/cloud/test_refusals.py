@@ -12,7 +12,7 @@ from streams import agent_at
 
 from nearfar import Hybrid, Policy
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.orchestrator.compose.agents import GatewayConfig
+from nearfar.orchestrator.compose import GatewayConfig
 from nearfar.protocols import (
     AgentError,
     Message,

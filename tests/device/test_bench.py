@@ -16,7 +16,7 @@ from nearfar import Hybrid, LlamaAgent, Policy
 from nearfar.device.energy import Meter
 from nearfar.device.profiles import REPEATS, WATTS_PER_THREAD, Profile, bench, profiles_of, save_profile
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.compose.agents import NearConfig
+from nearfar.orchestrator.compose import NearConfig
 from nearfar.orchestrator.task.decisions import EstimateSource
 from nearfar.protocols import EnergySource, complete
 

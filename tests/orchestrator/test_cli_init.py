@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from nearfar import Policy, Preset, load_config
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.config import USUAL_MODELS
-from nearfar.orchestrator.compose.agents import far_handle
+from nearfar.orchestrator.compose import far_handle
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
 

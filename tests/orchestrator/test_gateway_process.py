@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from nearfar import Hybrid, Result
-from nearfar.orchestrator.compose.agents import LocalFarConfig, NearConfig, parse_far
+from nearfar.orchestrator.compose import LocalFarConfig, NearConfig, parse_far
 from nearfar.orchestrator.compose.gateway_process import GatewayProcess
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from nearfar.orchestrator.storage.owners import SocketFolder
@@ -139,7 +139,7 @@ async def test_a_far_model_that_does_not_exist_is_reported_as_such() -> None:
 
 PARENT = """
 import asyncio
-from nearfar.orchestrator.compose.agents import LocalFarConfig
+from nearfar.orchestrator.compose import LocalFarConfig
 from nearfar.orchestrator.compose.gateway_process import GatewayProcess
 async def main():
     gateway = await GatewayProcess.start(LocalFarConfig(threads=1))

@@ -9,7 +9,7 @@ from http_server import Exchange, http_server
 from real_gateway import real_gateway, said
 
 from nearfar import Hybrid, Policy, Result
-from nearfar.orchestrator.compose.agents import GatewayConfig
+from nearfar.orchestrator.compose import GatewayConfig
 from nearfar.protocols import ScriptedAgent
 from nearfar.protocols.testing import chaos_proxy, eventually
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from nearfar.orchestrator.compose.agents import NearConfig, parse_far
+from nearfar.orchestrator.compose import NearConfig, parse_far
 from nearfar.orchestrator.lab.study import EVENTS, StudyFile, make_study, parse_configurations, parse_study_file
 from nearfar.orchestrator.task.policy import Policy
 

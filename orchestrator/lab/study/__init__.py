@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validat
 
 from ....protocols import ConfigError
 from ....protocols.steps import Value
-from ...compose.agents import FarConfig, LlamaConfig, NearSection, model_path
+from ...compose import FarConfig, LlamaConfig, NearSection, model_path
 from ...task.modes import Strategy
 from ...task.policy import Policy
 from ..worlds.loading import SHIPPED
