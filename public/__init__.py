@@ -81,6 +81,10 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.strategies.state import TaskContext as TaskContext
     from nearfar.orchestrator.strategies.state import TaskState as TaskState
     from nearfar.orchestrator.strategies.turn import after_step as after_step
+    from nearfar.orchestrator.task import ForeignMessage as ForeignMessage
+    from nearfar.orchestrator.task import Needs as Needs
+    from nearfar.orchestrator.task import Sampling as Sampling
+    from nearfar.orchestrator.task import Task as Task
     from nearfar.orchestrator.task.context import Context as Context
     from nearfar.orchestrator.task.decisions import ActLook as ActLook
     from nearfar.orchestrator.task.decisions import AgentEstimate as AgentEstimate
@@ -183,10 +187,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.stores import PeerConfig as PeerConfig
     from nearfar.orchestrator.task.stores import RecallConfig as RecallConfig
     from nearfar.orchestrator.task.stores import RunsConfig as RunsConfig
-    from nearfar.orchestrator.task.task import ForeignMessage as ForeignMessage
-    from nearfar.orchestrator.task.task import Needs as Needs
-    from nearfar.orchestrator.task.task import Sampling as Sampling
-    from nearfar.orchestrator.task.task import Task as Task
     from nearfar.orchestrator.task.tools import Approver as Approver
     from nearfar.orchestrator.task.tools import Effect as Effect
     from nearfar.orchestrator.task.tools import Tool as Tool
@@ -375,7 +375,7 @@ _NAMES = {
     "orchestrator.task.stores": (
         "CacheConfig CategoryConfig CategoryRules ConsolidationConfig MemoryConfig PeerConfig RecallConfig RunsConfig"
     ),
-    "orchestrator.task.task": "ForeignMessage Needs Sampling Task",
+    "orchestrator.task": "ForeignMessage Needs Sampling Task",
     "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
     "orchestrator.tracing": "TraceStore",
     "orchestrator.tracing.telemetry": "Observable instrument",

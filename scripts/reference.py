@@ -28,7 +28,7 @@ DOCS: Final = Path(__file__).parents[1] / "docs"
 API: Final = DOCS / "api.md"
 CLI: Final = DOCS / "cli.md"
 GROUPS: Final = {
-    "Serving tasks": ("orchestrator.hybrid", "orchestrator.task.task", "orchestrator.task.modes", "orchestrator.task.task"),
+    "Serving tasks": ("orchestrator.hybrid", "orchestrator.task", "orchestrator.task.modes", "orchestrator.task"),
     "Turns": ("orchestrator.task.events",),
     "LangChain": ("orchestrator.langchain",),
     "Results": ("orchestrator.task.results", "orchestrator.task.decisions", "orchestrator.task.decisions", "orchestrator.task.labels"),

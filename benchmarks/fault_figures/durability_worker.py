@@ -24,8 +24,8 @@ from langgraph.types import Checkpointer
 
 from nearfar.orchestrator.runs import KeptTask, digest
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message, StoreCorrupt, StoreUnavailable
 
 NODES: Final = 6

@@ -19,9 +19,9 @@ from nearfar import Hybrid, Records, tool
 from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.lab.blame import StrongerAgent, blame
 from nearfar.orchestrator.lab.blame_replay import RecordedRun
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.tracing import open_traces
 from nearfar.protocols import ApprovalNeeded, Message, NearfarError, ScriptedAgent, Side, StepRequest, ToolCall
 

@@ -34,7 +34,7 @@ from nearfar.orchestrator.memory.episodic import MemoryTurn, line
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
 from nearfar.orchestrator.memory.ranking import Granularity, episodic
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.orchestrator.util.text import escape_text
 from nearfar.protocols import Message

@@ -19,11 +19,11 @@ from nearfar.orchestrator.routing.escalation_training import DraftExamples
 from nearfar.orchestrator.routing.looks import Signal
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.success import length_gain
+from nearfar.orchestrator.task import Task, as_messages
 from nearfar.orchestrator.task.decisions import RouteDecision
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.routing_policy import RouterConfig
-from nearfar.orchestrator.task.task import Task, as_messages
 from nearfar.protocols import Sensitivity, Side
 
 from .budget import WINDOW, LinearHead

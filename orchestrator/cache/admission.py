@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from ...protocols import AgentCard, FinishReason, Message, Side, StepReply, StepRequest
 from ...protocols.steps import Sensitivity
-from ..task.task import TaskScope
+from ..task import TaskScope
 from ..util.json_text import fingerprint
 from .guards import Canonical
 

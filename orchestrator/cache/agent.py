@@ -34,8 +34,8 @@ from ...protocols import (
     stream,
 )
 from ..agents import AgentHandle, AgentPool
+from ..task import TaskScope, current_scope
 from ..task.results import price
-from ..task.task import TaskScope, current_scope
 from ..util.runtime import cancel_task
 from . import AnswerCache, Lookup
 from .admission import exact_key, objection_to_request

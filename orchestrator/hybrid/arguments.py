@@ -18,13 +18,13 @@ from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
 from ..mcp import McpName, McpServerConfig
 from ..routing.policy_check import require_usable, role_findings
+from ..task import Caching, Sampling, Task, as_messages
 from ..task.events import CallerTools
 from ..task.foreign import ForeignTool, as_tool
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.roles import Role, Team
 from ..task.stores import MemoryConfig, RunsConfig
-from ..task.task import Caching, Sampling, Task, as_messages
 from ..task.tools import Approver, Tool
 from ..util.arguments import Location, as_path, as_tuple, parse_section, require, require_methods, wrong_type
 from ..util.plugins import Plugin, find_plugin

@@ -29,6 +29,7 @@ from ..mcp import McpServerConfig
 from ..routing.router import Router
 from ..runs.erasing import ErasedRuns, erase_calls, erased_of
 from ..runs.store import RunStore
+from ..task import Prompt
 from ..task.decisions import RouteDecision, SelectionDecision
 from ..task.events import TaskEvent
 from ..task.foreign import ForeignTool
@@ -37,7 +38,6 @@ from ..task.policy import Policy
 from ..task.results import Result
 from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
-from ..task.task import Prompt
 from ..task.tools import Approver, Tool
 from ..tracing import TraceStore
 from ..tracing.observing import Observers

@@ -31,6 +31,7 @@ from ..runs.sessions import SessionStore
 from ..strategies.durable import DurableRuns, Work
 from ..strategies.state import TaskContext, graph_input, recursion_limit, said_since, value_of
 from ..strategies.tool_calls import told_of
+from ..task import Prompt, Task, read_output, scope_of, within_scope
 from ..task.decisions import RouteDecision
 from ..task.events import CallerTools, TaskEvent, TaskFinished
 from ..task.labels import OPEN, Label
@@ -38,7 +39,6 @@ from ..task.modes import Strategy
 from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, Speculation, ToolOutcome, budget_exceeded, told_of_effort, usage_of_side
 from ..task.roles import RolesWork
-from ..task.task import Prompt, Task, read_output, scope_of, within_scope
 from ..util.plugins import find_plugin
 from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
 from .arguments import TaskOptions, output_model_of, output_schema_of

@@ -16,13 +16,13 @@ from ..safety.guard import Guard, SessionLabels, check_plan, quote_untrusted_dat
 from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext
 from ..strategies.tool_calls import OwnResults, ToolChecks
+from ..task import Task
 from ..task.context import Context
 from ..task.decisions import SelectionDecision
 from ..task.events import CallerTools
 from ..task.modes import ALONE, Mode, Strategy
 from ..task.policy import Policy
 from ..task.roles import Team
-from ..task.task import Task
 from ..task.tools import Approver, Effect, Tool
 from ..tracing.observing import Observers
 from ..tracing.recorder import RunTrace

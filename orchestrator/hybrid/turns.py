@@ -13,6 +13,7 @@ from ...protocols.validation import check_schema
 from ..agents import AgentPool
 from ..strategies.own_tools import require_own_tools
 from ..strategies.state import TaskContext, TaskState, as_json, fresh_start
+from ..task import Prompt, Task, as_messages
 from ..task.decisions import RouteDecision
 from ..task.events import (
     AgentText,
@@ -32,7 +33,6 @@ from ..task.events import (
 from ..task.foreign import ForeignTool, is_langchain_tool, langchain_spec
 from ..task.modes import ALONE, Strategy
 from ..task.results import Call, Result
-from ..task.task import Prompt, Task, as_messages
 from ..task.tools import Tool
 from .arguments import TaskOptions, TurnOptions, check_options
 from .pipeline import Pipeline

@@ -16,7 +16,7 @@ from ...protocols.steps import Value
 from ..agents import AgentHandle, AgentPool
 from ..safety.placeholders import map_message_texts
 from ..safety.privacy import RunPrivacy
-from ..task.task import transcript
+from ..task import transcript
 from .blame_replay import Branch, Judge, RecordedRun, RecordedStep, action_of, effects_of, replay
 
 

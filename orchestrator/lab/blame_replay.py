@@ -42,12 +42,12 @@ from ..strategies.graphs import Graphs
 from ..strategies.state import TaskContext, TaskState, recursion_limit
 from ..strategies.subtasks import part_key
 from ..strategies.tool_calls import ToolChecks
+from ..task import Task
 from ..task.decisions import RouteDecision
 from ..task.events import AttemptStarted, Routed
 from ..task.labels import Label, join_labels
 from ..task.modes import AgentView
 from ..task.routing_policy import FALLBACK_ERRORS, LimitsConfig, RouterConfig
-from ..task.task import Task
 from ..task.tools import NOT_RUN, Effect, Tool
 from ..tracing import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
 from ..util.json_text import canonical

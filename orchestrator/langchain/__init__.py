@@ -23,8 +23,8 @@ from pydantic import BaseModel, Field
 from ...protocols import InvalidRequest, JsonSchema, NearfarError, Sensitivity, Side, ToolCall, Usage
 from ..agents import AgentHandle
 from ..hybrid.hybrid import Hybrid
+from ..task import STATE, Sampling
 from ..task.events import Turn, TurnEvent
-from ..task.task import STATE, Sampling
 from ..task.tools import Tool
 from ..util.text import tokens_at_most
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import Message, NearfarError, Sensitivity, VersionConflict
 from ...protocols.items import ItemAddress, Namespace, Source
+from ..task import Task, last_words
 from ..task.labels import Integrity, join_labels
 from ..task.results import Result
 from ..task.stores import ConsolidationConfig, RecallConfig
-from ..task.task import Task, last_words
 from ..task.tools import Tool, make_again, tool
 from ..util.arguments import as_tuple, require, wrong_type
 from .episodic import EpisodicMemory, MemoryTurn, TurnKind

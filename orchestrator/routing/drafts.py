@@ -9,11 +9,11 @@ from typing import Final
 
 from ...protocols import Side
 from ..budgets import Commitment
+from ..task import Task, last_words
 from ..task.decisions import AgentEstimate, RouteDecision
 from ..task.modes import Mode
 from ..task.results import Result
 from ..task.routing_policy import ObjectiveConfig, RouterConfig
-from ..task.task import Task, last_words
 from .escalation import BETTER_USES, HAS_ROOM, Action, Escalation, EscalationDecision, price
 from .looks import Cost, Signal
 from .steering import FarOption, Steering

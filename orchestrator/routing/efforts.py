@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Self
 
 from ...protocols import AgentCard, Effort, Side, StepRequest
 from ...protocols.steps import Value
+from ..task import Task, tokens_by_length
 from ..task.results import STEP, AskedReasoning, Call
-from ..task.task import Task, tokens_by_length
 from .costs import Group, lineage, nested
 
 _KEPT: Final = 0.98

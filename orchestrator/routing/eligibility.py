@@ -19,12 +19,12 @@ from ...protocols import (
 )
 from ...protocols.steps import Value
 from ..budgets import MEASURES, BudgetBook, BudgetScope, Spent
+from ..task import Needs, Task
 from ..task.decisions import AgentEstimate, ConsideredAgent, Estimate, EstimateSource
 from ..task.modes import CLOUD_LIKE, FAR_FIRST, ONLY_TEXT, SUPERVISED, TEXT_ONLY, AgentView, Mode, Strategy, language_of, primary_language
 from ..task.policy import Policy
 from ..task.routing_policy import HOUR, AmountsConfig, LimitsConfig, ObjectiveConfig, RouterConfig
 from ..task.rules import RESTRICTIONS, Ruling
-from ..task.task import Needs, Task
 from .steering import OUT_OF_REACH
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import Capabilities, ConfigError, Prices, Sensitivity, Side
+from ..task import Needs
 from ..task.modes import CLOUD_LIKE, Mode, Strategy
 from ..task.policy import PRESETS, OnDoubt, OnFinding, Policy, Preset
 from ..task.roles import PREFIX, ROLE_NAME, Role, Team
 from ..task.routing_policy import FallbackTrigger
 from ..task.rules import RESTRICTIONS, Range, Rule, When, is_of_class
-from ..task.task import Needs
 from ..util.plugins import find_plugins, has_plugin
 from .cards import opinions_of
 from .eligibility import SIDES_OF_MODE, PolicyFinding, eligible

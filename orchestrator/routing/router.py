@@ -22,13 +22,13 @@ from ..agents import PaceSource, Prefixes, no_pace
 from ..agents.breaker import Health
 from ..budgets import BudgetBook, Commitment, Spent
 from ..budgets.storage import MemoryStorage
+from ..task import Task, last_words, tokens_by_length
 from ..task.decisions import AgentEstimate, ConsideredAgent, EstimateSource, RouteDecision, SelectionDecision
 from ..task.modes import AgentView, Mode, Situation, Strategy
 from ..task.policy import Policy
 from ..task.results import Call, Result
 from ..task.routing_policy import LimitsConfig, RouterConfig
 from ..task.rules import Ruling, ruling
-from ..task.task import Task, last_words, tokens_by_length
 from .auto import Selector
 from .costs import TaskKind, TaskTaken
 from .draft_outcomes import ReportedFault, escalated_drafts, reported_drafts

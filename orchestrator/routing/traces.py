@@ -15,9 +15,9 @@ from pydantic import Field, ValidationError
 
 from ...protocols import ConfigError, Sensitivity, Side, ToolSpec
 from ...protocols.steps import Value
+from ..task import Task, last_words
 from ..task.decisions import Arbitration, ExtractedAnswer, RouteDecision, VerifiedDraft, WeighedDraft
 from ..task.results import JudgedProposal, Result
-from ..task.task import Task, last_words
 from ..util.json_text import append_line, read_lines
 from .draft_outcomes import EscalatedDraft, ReportedFault, ScoredDraft, escalated_drafts, reported_drafts
 from .efforts import ReasonedStep, reasoned_steps

@@ -13,11 +13,11 @@ from ...protocols import Sensitivity, StoreCorrupt
 from ...protocols.attachments import Attachment
 from ...protocols.steps import Value
 from ..storage import DatabaseSession, Tables
+from ..task import Task
 from ..task.decisions import SelectionDecision
 from ..task.labels import RecalledItem
 from ..task.modes import Mode
 from ..task.policy import FindingType, GuardConfig, OnDoubt, OnFinding, Policy
-from ..task.task import Task
 
 if TYPE_CHECKING:
     from .checkpointer import RunCheckpointer

@@ -22,8 +22,8 @@ from ..memory.sync.keys import SubjectKeys, tag_of
 from ..storage import Tables
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
+from ..task import current_scope, within_scope
 from ..task.labels import Label
-from ..task.task import current_scope, within_scope
 from ..util.runtime import in_thread
 from .placeholders import Placeholder, Placeholders, texts_in, texts_of
 from .scanner import KnownSecrets

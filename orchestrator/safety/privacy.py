@@ -13,9 +13,9 @@ from ...protocols import Message, PrivacyViolation, ProviderState, Sensitivity, 
 from ...protocols.items import Tier
 from ...protocols.steps import Value
 from ..agents import AgentHandle
+from ..task import Task
 from ..task.labels import OPEN, Label, may_go
 from ..task.policy import OnFinding, PrivacyConfig
-from ..task.task import Task
 from ..util.runtime import in_thread
 from .detection import UNCHECKED, Detector, PrivateFinding
 from .outbound_filter import OutboundFilter, OutboundRequest, OwnMessages, RunRecords, not_logged

@@ -18,8 +18,8 @@ from ...protocols.security import Identity
 from ...protocols.tokens import Scope
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
+from ..task import as_messages
 from ..task.events import Speaker, Turn, TurnFinished, TurnText
-from ..task.task import as_messages
 from ..util.text import tokens_at_most
 from .callers import Callers
 from .dialect import SCHEMA, AskedOfTurn, Incoming, TurnDialect, common_headers, speaker_headers, turn_headers

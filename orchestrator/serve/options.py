@@ -11,10 +11,10 @@ from ...protocols.steps import Value
 from ..compose.hub import CallerConfig
 from ..hybrid.arguments import TurnOptions
 from ..hybrid.hybrid import Hybrid
+from ..task import Caching
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.routing_policy import AmountsConfig, LimitsConfig
-from ..task.task import Caching
 from .requests import BadField, warning
 
 PREFIX: Final = "nearfar/"

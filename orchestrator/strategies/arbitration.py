@@ -11,10 +11,10 @@ from typing import Final
 
 from ...protocols import Side
 from ..routing.answers import Answer, agree
+from ..task import Task, last_words
 from ..task.decisions import AnswerSource, Arbitration
 from ..task.events import AttemptEnded
 from ..task.results import Attempt
-from ..task.task import Task, last_words
 from .calls import TaskRuntime, emit
 from .state import TaskState, as_json, value_of
 from .turn import AgentTurn

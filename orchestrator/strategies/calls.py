@@ -49,12 +49,12 @@ from ..budgets import Spent
 from ..budgets.account import Allowance
 from ..safety.outbound_filter import Listener, OutboundRequest, PlaceholderStream
 from ..safety.privacy import RunPrivacy
+from ..task import Task, with_instructions
 from ..task.events import AgentText, CallEnded, TaskEvent, ToolStarted
 from ..task.labels import Label
 from ..task.policy import Cause, Verdict
 from ..task.results import STEP, AskedReasoning, Call, price
 from ..task.routing_policy import FallbackConfig, IdleTimeouts
-from ..task.task import Task, with_instructions
 from ..tracing.observing import AskedStep, EndedStep
 from ..tracing.recorder import RunTrace, TracedStep
 from ..util.runtime import is_untraced, untrace_nodes, untraced, without_callbacks

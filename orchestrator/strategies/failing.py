@@ -12,7 +12,7 @@ from ...protocols import (
     QuotaExceeded,
     RequestRefused,
 )
-from ..task.task import read_output
+from ..task import read_output
 from .calls import TaskRuntime
 from .state import Json, TaskState, as_json, label_of, outcomes_of
 from .tool_calls import done_note

@@ -21,6 +21,7 @@ from ..routing.escalation import Escalation
 from ..routing.router import Router
 from ..runs.tool_calls import Occurrences
 from ..safety.guard import CallContext, initial_label
+from ..task import Task
 from ..task.context import asking, calling_for
 from ..task.events import ApprovalAsked, Routed, ToolFinished
 from ..task.labels import Chosen, Label, join_labels, label_of_stranger
@@ -28,7 +29,6 @@ from ..task.modes import Strategy
 from ..task.results import Call
 from ..task.roles import HandOff, Team
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
-from ..task.task import Task
 from ..task.tools import Tool
 from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin

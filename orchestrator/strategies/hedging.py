@@ -8,8 +8,8 @@ from ...protocols import InvalidOutput, NearfarError, StepReply, ToolSpec
 from ..agents import AgentPool
 from ..routing.costs import RunningEstimates
 from ..safety.outbound_filter import Listener
+from ..task import tokens_by_length
 from ..task.results import Call
-from ..task.task import tokens_by_length
 from ..util.runtime import cancel_task
 from .calls import CallLog, TaskRuntime
 from .state import TaskState, fresh_start

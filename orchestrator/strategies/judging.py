@@ -15,11 +15,11 @@ from ..routing.escalation import Action, Escalation
 from ..routing.looks import FREE, GROUNDING, SCHEMA, Signal, free_findings
 from ..routing.meaning import cluster_share
 from ..routing.router import Router
+from ..task import Task, last_words
 from ..task.decisions import ExtractedAnswer, VerifiedDraft, WeighedDraft
 from ..task.labels import Label
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS, VerifierKind
-from ..task.task import Task, last_words
 from .calls import CallLog, TaskRuntime
 from .state import TaskContext, TaskState, label_of, value_of
 from .turn import AgentTurn

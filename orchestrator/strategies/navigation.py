@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 from ...protocols import Message, Side
 from ..routing.call_looks import told_in
 from ..routing.navigator import Navigator, navigated
+from ..task import last_words
 from ..task.events import EVIDENCE
 from ..task.policy import Verdict
 from ..task.results import ToolOutcome
-from ..task.task import last_words
 from .calls import TaskRuntime, emit
 from .state import Json, TaskState, value_of
 from .supervised import Oversight, canonical

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 from ...protocols import InvalidOutput, Message, Side, StepReply, StepRequest, ToolChoice
 from ..agents import AgentHandle
+from ..task import task_text
 from ..task.events import SupervisorSpoke
 from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import task_text
 from .calls import CallLog, TaskRuntime, emit
 from .prompts import adapt_plan_request, plan_problem, plan_request
 from .state import step_request

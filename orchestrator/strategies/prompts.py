@@ -14,10 +14,10 @@ from pydantic import JsonValue
 from ...protocols import FinishReason, JsonSchema, Message, StepReply, ToolSpec
 from ...protocols.steps import Value
 from ...protocols.validation import parse_output
+from ..task import transcript
 from ..task.labels import Label
 from ..task.modes import Strategy
 from ..task.policy import Verdict
-from ..task.task import transcript
 
 CONTINUE = "CONTINUE"
 INTERVENE = "INTERVENE"

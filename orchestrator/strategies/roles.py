@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 from langgraph.graph import END, START, StateGraph
 
 from ...protocols import Message
+from ..task import Task
 from ..task.events import RoleStarted
 from ..task.labels import Chosen
 from ..task.modes import Strategy
 from ..task.results import Attempt, RoleWork
 from ..task.roles import PREFIX, HandOff, RolesWork, Team
-from ..task.task import Task
 from ..task.tools import Tool
 from .calls import CallLog, TaskGraphBuilder, TaskRuntime, add_node, emit
 from .state import Json, TaskContext, TaskState, as_json, label_of, outcomes_of, said_since, value_of

@@ -22,13 +22,13 @@ from ..safety.guard import CallContext, TrustedHistory, initial_label
 from ..safety.placeholders import map_message_texts
 from ..safety.plan_matching import quote_data
 from ..safety.privacy import PrivateResult, RunPrivacy
+from ..task import Task
 from ..task.context import Context
 from ..task.events import TaskEvent
 from ..task.labels import OPEN, Chosen, Integrity, Label, join_labels
 from ..task.modes import Strategy
 from ..task.policy import Policy
 from ..task.results import ToolOutcome
-from ..task.task import Task
 from ..task.tools import Tool
 from ..tracing.recorder import RunTrace
 from .prompts import with_guidance, with_plan

@@ -19,6 +19,7 @@ from ...protocols import (
     ToolResult,
 )
 from ...protocols.steps import Value
+from ..task import Task, task_text
 from ..task.decisions import RouteDecision
 from ..task.events import Move, SupervisorSpoke
 from ..task.labels import Label
@@ -26,7 +27,6 @@ from ..task.modes import Strategy
 from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import Task, task_text
 from .calls import CallLog, TaskRuntime, emit
 from .failing import give_up, warn_of_refusal
 from .planning import Planning, supervision_request, supervisor_of

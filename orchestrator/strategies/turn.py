@@ -32,6 +32,7 @@ from ..compression import Ask, Compressed, Summarizer, compress, compress_and_su
 from ..compression.conversation import conversation_tokens
 from ..routing.checks import EarlyStop
 from ..safety.privacy import reach_of
+from ..task import Task, read_output
 from ..task.decisions import RouteDecision
 from ..task.events import AgentText, AttemptEnded, AttemptStarted, CallerTools
 from ..task.labels import Label, may_go
@@ -39,7 +40,6 @@ from ..task.modes import SUPERVISED
 from ..task.policy import CompressionConfig, CompressionUse
 from ..task.results import Attempt, Call, Energy
 from ..task.routing_policy import FallbackTrigger
-from ..task.task import Task, read_output
 from ..task.tools import Effect
 from .calls import CallLog, TaskRuntime, emit, is_heard
 from .state import Json, TaskContext, TaskState, as_json, fresh_start, label_of, outcomes_of, step_request, value_of

@@ -19,9 +19,9 @@ from ..agents import AgentHandle
 from ..routing.answers import Answer
 from ..routing.checks import is_grounded
 from ..routing.looks import Cost, Signal, log_odds, text_opinion
+from ..task import Task, last_words, task_text
 from ..task.labels import Label
 from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import Task, last_words, task_text
 from .calls import CallLog
 from .prompts import judge_request, prior_request, verify_progress_request, with_answer_line
 from .state import step_request

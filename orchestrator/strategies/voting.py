@@ -11,9 +11,9 @@ from ...protocols import Message, Side, ToolChoice
 from ..routing.answers import Answer
 from ..routing.looks import log_odds
 from ..routing.meaning import mean_same
+from ..task import last_words
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import last_words
 from .calls import CallLog, TaskRuntime
 from .state import TaskState, as_json, value_of
 from .turn import AgentTurn

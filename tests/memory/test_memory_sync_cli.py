@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.task import TaskScope
 from nearfar.orchestrator.task.stores import CacheConfig
-from nearfar.orchestrator.task.task import TaskScope
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Sensitivity, Side, StepReply, StepRequest, Usage, tokens
 from nearfar.protocols.token_file import add_token
 

@@ -14,9 +14,9 @@ from langgraph.store.memory import InMemoryStore
 
 from nearfar import Hybrid, Records, Tool, tool
 from nearfar.orchestrator.agents import AgentHandle, AgentPool
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.events import AttemptEnded, AttemptStarted, TaskFinished
 from nearfar.orchestrator.task.policy import Policy
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
     Capabilities,
     ConfigError,

@@ -11,7 +11,7 @@ from nearfar.orchestrator.routing.escalation_training import draft_examples_of
 from nearfar.orchestrator.routing.traces import read_traces
 from nearfar.orchestrator.strategies.prompts import JUDGE, PLAN, PRIOR
 from nearfar.orchestrator.strategies.verifying import CandidateEvidence, GroundedVerifier, SchemaVerifier
-from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task import Task
 from nearfar.protocols import Capabilities
 from nearfar.protocols.fakes import Reply
 

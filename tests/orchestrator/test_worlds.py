@@ -23,7 +23,7 @@ from nearfar.orchestrator.lab.worlds import (
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from nearfar.orchestrator.strategies.prompts import plan_request, verify_plan_request, verify_progress_request
-from nearfar.orchestrator.task.task import transcript
+from nearfar.orchestrator.task import transcript
 from nearfar.protocols import InvalidRequest, Message, StepRequest, ToolCall, ToolResult, complete
 
 KINDS = ("person", "company", "city", "country", "thing", "event", "note")

@@ -24,8 +24,8 @@ from nearfar.orchestrator.routing.escalation_training import draft_examples_of, 
 from nearfar.orchestrator.routing.looks import Cost
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.routing_policy import DAY, HOUR
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import ConfigError, ScriptedAgent, Side, Unavailable
 from nearfar.protocols.fakes import Reply
 

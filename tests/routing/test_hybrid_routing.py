@@ -11,8 +11,8 @@ from situations import priced
 from nearfar import Hybrid, MemoryStore, Policy, Tier
 from nearfar.orchestrator.agents import AgentHandle, AgentPool
 from nearfar.orchestrator.routing.router import Router
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.decisions import EstimateSource
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
     Agent,
     BudgetExceeded,

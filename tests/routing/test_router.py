@@ -12,9 +12,9 @@ from nearfar.orchestrator.budgets import Spent
 from nearfar.orchestrator.routing.costs import StepTaken
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.traces import ScoredAnswer
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.decisions import EstimateSource, RouteDecision
 from nearfar.orchestrator.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import BudgetExceeded, DeviceState, NearfarError, PermissionDenied, PrivacyViolation, Side
 
 PAIR = (NEAR, FAR)

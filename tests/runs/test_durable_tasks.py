@@ -17,10 +17,10 @@ from nearfar.orchestrator.runs import leases as cancelling
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.strategies.durable import DurableRuns
 from nearfar.orchestrator.strategies.state import TaskContext
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.events import TaskFinished
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
     ApprovalNeeded,
     ApprovalRequest,

@@ -24,8 +24,8 @@ from nearfar.orchestrator.runs.store import NAMING, RunStore
 from nearfar.orchestrator.storage.postgres import PostgresDatabase
 from nearfar.orchestrator.storage.sqlite import SqliteDatabase
 from nearfar.orchestrator.storage.sqlite_files import PRAGMAS
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.stores import CacheConfig, RecallConfig, RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.tracing import open_traces
 from nearfar.protocols import Message, NotFound, RunBusy, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.fakes import Reply

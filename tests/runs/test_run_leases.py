@@ -18,8 +18,8 @@ from nearfar.orchestrator.runs import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.leases import SharedOwners
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.postgres import PostgresDatabase
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message, RunBusy, ScriptedAgent, StoreUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ from pathlib import Path
 from nearfar.orchestrator.runs import KeptTask, digest
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task import Task
 from nearfar.protocols import Message
 store = RunStore.open(RunsConfig(folder=Path(sys.argv[1])))
 task = Task(messages=(Message.user("Hi"),), idempotency_key="k")

@@ -19,11 +19,11 @@ from ...routing.looks import PROMPT, Cost, Signal, prompt_surface
 from ...routing.router import Router
 from ...routing.traces import AgentOutcome, Trace, agents_of
 from ...routing.training import Examples, examples_of, folds_of
+from ...task import Task, as_messages, tokens_by_length
 from ...task.decisions import RouteDecision
 from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
 from ...task.routing_policy import BUDGETS
-from ...task.task import Task, as_messages, tokens_by_length
 from ...util.embedding import MiniLmEmbedder
 from ..training import train_head, write_head
 

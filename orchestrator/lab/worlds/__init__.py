@@ -31,7 +31,7 @@ from ....protocols import (
 )
 from ....protocols.steps import Value
 from ...strategies.prompts import CONTINUE, INTERVENE, PLAN, VERIFY_PLAN, VERIFY_PROGRESS
-from ...task.task import call_text
+from ...task import call_text
 from ...task.tools import Tool
 
 Split = Literal["train", "test"]
