@@ -1,4 +1,7 @@
-"""Tasks: the prompt as messages, all that decides how it is served, and the scope of its steps."""
+"""Tasks: the prompt as messages, all that decides how it is served, and the scope of its steps.
+
+The modules of this room are values that every room shares: they import `protocols` alone, and `util`.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
