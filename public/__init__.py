@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.lab.worlds import Grade as Grade
     from nearfar.orchestrator.lab.worlds import WorldTask as WorldTask
     from nearfar.orchestrator.langchain import ChatNearfar as ChatNearfar
+    from nearfar.orchestrator.mcp import McpServer as McpServer
     from nearfar.orchestrator.mcp import McpServerConfig as McpServerConfig
     from nearfar.orchestrator.mcp import McpToolConfig as McpToolConfig
     from nearfar.orchestrator.mcp import PinnedTool as PinnedTool
@@ -324,7 +325,7 @@ _NAMES = {
     "orchestrator.hybrid.session": "Session",
     "orchestrator.lab.worlds": "Grade WorldTask",
     "orchestrator.langchain": "ChatNearfar",
-    "orchestrator.mcp": "McpServerConfig McpToolConfig PinnedTool",
+    "orchestrator.mcp": "McpServer McpServerConfig McpToolConfig PinnedTool",
     "orchestrator.mcp.tools": "McpToolOffer review_mcp_server",
     "orchestrator.memory.agent_memory": "AgentMemory Fact WorkingMemory",
     "orchestrator.memory.changes": "Conflict LostValue MemoryChange",
@@ -348,6 +349,7 @@ _NAMES = {
     "orchestrator.strategies.graphs": "TaskNodes after_judge",
     "orchestrator.strategies.state": "TaskContext TaskState",
     "orchestrator.strategies.turn": "after_step",
+    "orchestrator.task": "ForeignMessage Needs Sampling Task",
     "orchestrator.task.context": "Context",
     "orchestrator.task.decisions": (
         "ActLook AgentEstimate AnswerSource Arbitration Arm ConsideredAgent ConsideredArm Estimate EstimateSource ExtractedAnswer "
@@ -358,8 +360,8 @@ _NAMES = {
         "SubtaskEnded SubtaskOutcome SubtasksPlanned SupervisorSpoke TaskEvent TaskFinished ToolFinished ToolStarted Turn TurnCall "
         "TurnEvent TurnFinished TurnText"
     ),
-    "orchestrator.task.labels": "Chosen Integrity Label RecalledItem",
     "orchestrator.task.foreign": "ForeignTool",
+    "orchestrator.task.labels": "Chosen Integrity Label RecalledItem",
     "orchestrator.task.modes": "Mode Shape Situation Strategy TaskProfile",
     "orchestrator.task.policy": (
         "AutoConfig CompressionConfig CompressionUse GuardConfig MinionsConfig OnDoubt OnFinding Policy Preset PrivacyConfig "
@@ -375,7 +377,6 @@ _NAMES = {
     "orchestrator.task.stores": (
         "CacheConfig CategoryConfig CategoryRules ConsolidationConfig MemoryConfig PeerConfig RecallConfig RunsConfig"
     ),
-    "orchestrator.task": "ForeignMessage Needs Sampling Task",
     "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
     "orchestrator.tracing": "TraceStore",
     "orchestrator.tracing.telemetry": "Observable instrument",
