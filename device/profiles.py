@@ -1,4 +1,8 @@
-"""Profiles: the measured speed and power of a model on this device, and the bench that measures them."""
+"""Profiles: the measured speed and power of a model on this device, and the bench that measures them.
+
+`nearfar models bench` measures and saves them. The router predicts seconds and joules from them before an agent has taken a step,
+`fastest` chooses a processor by them, and a worker estimates the energy that no reader measures.
+"""
 
 import hashlib
 import json

@@ -4,6 +4,8 @@
 
 It needs grpcio and protobuf and nothing else of what nearfar depends on, since no other wheels exist for phones. `docs/devices.md` tells
 how to set one up.
+
+The state of the phone is read here, and by `device.hardware.state` on machines where more packages can be installed.
 """
 
 import argparse

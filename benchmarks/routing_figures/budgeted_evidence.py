@@ -15,10 +15,10 @@ from nearfar.orchestrator.routing.budget import FarShareController
 from nearfar.orchestrator.routing.cards import DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, bind
 from nearfar.orchestrator.routing.drafts import DraftChoice
 from nearfar.orchestrator.routing.escalation import Escalation, EscalationCard
-from nearfar.orchestrator.routing.escalation_training import DraftExamples
 from nearfar.orchestrator.routing.looks import Signal
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.success import length_gain
+from nearfar.orchestrator.routing.training import DraftExamples
 from nearfar.orchestrator.task import Task, as_messages
 from nearfar.orchestrator.task.decisions import RouteDecision
 from nearfar.orchestrator.task.modes import Strategy

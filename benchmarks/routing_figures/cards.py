@@ -10,7 +10,7 @@ import numpy
 from nearfar.orchestrator.lab.statistics import percentile_interval
 from nearfar.orchestrator.routing.cards import DEFAULT_CARD, DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, bind
 from nearfar.orchestrator.routing.escalation import Escalation, EscalationCard, read_card
-from nearfar.orchestrator.routing.escalation_training import DraftExamples
+from nearfar.orchestrator.routing.training import DraftExamples
 
 from .evidence_answers import answer_examples
 from .evidence_calls import XLAM_1B, XLAM_7B, Calls

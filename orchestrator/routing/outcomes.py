@@ -25,10 +25,9 @@ from .agreement import AgreementRates
 from .costs import Group, RunningEstimates, lineage, nested
 from .draft_outcomes import EscalatedDraft, Faults, ReportedFault, ScoredDraft, correction_for
 from .efforts import Efforts, ReasonedStep
-from .familiarity import Familiarity
 from .run_records import Outcome
 from .success import Correction, Drift, DriftDetector
-from .task_classes import TaskClasses
+from .task_classes import Familiarity, TaskClasses
 from .traces import Known, ScoredAnswer, read_outcomes
 
 logger = logging.getLogger(__name__)

@@ -8,11 +8,10 @@ from ..agents import AgentHandle, AgentPool
 from ..routing.answers import Answer
 from ..routing.call_looks import judges_texts
 from ..routing.cards import first_day_escalation
-from ..routing.checks import objection
 from ..routing.draft_outcomes import drafts_of, escalated_to, verdicts_of
 from ..routing.drafts import DraftChoice
 from ..routing.escalation import Action, Escalation
-from ..routing.looks import FREE, GROUNDING, SCHEMA, Signal, free_findings
+from ..routing.looks import FREE, GROUNDING, SCHEMA, Signal, free_findings, objection
 from ..routing.meaning import cluster_share
 from ..routing.router import Router
 from ..task import Task, last_words

@@ -30,7 +30,7 @@ from ...protocols.validation import check_arguments
 from ..agents import AgentHandle, AgentPool
 from ..compression import Ask, Compressed, Summarizer, compress, compress_and_summarize
 from ..compression.conversation import conversation_tokens
-from ..routing.checks import EarlyStop
+from ..routing.looks import EarlyStop
 from ..safety.privacy import reach_of
 from ..task import Task, read_output
 from ..task.decisions import RouteDecision

@@ -17,8 +17,7 @@ from ...protocols import AgentCard, ConfigError, InvalidOutput, Message, Side, S
 from ...protocols.validation import parse_output
 from ..agents import AgentHandle
 from ..routing.answers import Answer
-from ..routing.checks import is_grounded
-from ..routing.looks import Cost, Signal, log_odds, text_opinion
+from ..routing.looks import Cost, Signal, is_grounded, log_odds, text_opinion
 from ..task import Task, last_words, task_text
 from ..task.labels import Label
 from ..task.routing_policy import FALLBACK_ERRORS

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nearfar import Attempt, ConfigError, Hybrid, InvalidRequest, Message, Result, ScriptedAgent, Side, StepRequest, ToolCall, tool
-from nearfar.orchestrator.routing.escalation_training import draft_examples_of
 from nearfar.orchestrator.routing.traces import read_traces
+from nearfar.orchestrator.routing.training import draft_examples_of
 from nearfar.orchestrator.strategies.prompts import JUDGE, PLAN, PRIOR
 from nearfar.orchestrator.strategies.verifying import CandidateEvidence, GroundedVerifier, SchemaVerifier
 from nearfar.orchestrator.task import Task

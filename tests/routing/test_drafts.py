@@ -20,10 +20,10 @@ from nearfar.orchestrator.budgets import Commitment
 from nearfar.orchestrator.routing.budget import TOLERANCE
 from nearfar.orchestrator.routing.drafts import DraftChoice, expected_quality, unlearned_chances
 from nearfar.orchestrator.routing.escalation import Escalation
-from nearfar.orchestrator.routing.escalation_training import draft_examples_of, train_escalation
 from nearfar.orchestrator.routing.looks import Cost
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+from nearfar.orchestrator.routing.training import draft_examples_of, train_escalation
 from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.routing_policy import DAY, HOUR
 from nearfar.protocols import ConfigError, ScriptedAgent, Side, Unavailable

@@ -14,11 +14,10 @@ from ...routing.cards import first_day_escalation
 from ...routing.costs import RunningEstimates, TaskKind, TaskTaken
 from ...routing.drafts import DraftChoice, unlearned_chances
 from ...routing.escalation import Action, Escalation
-from ...routing.escalation_training import draft_examples_of
 from ...routing.looks import PROMPT, Cost, Signal, prompt_surface
 from ...routing.router import Router
 from ...routing.traces import AgentOutcome, Trace, agents_of
-from ...routing.training import Examples, examples_of, folds_of
+from ...routing.training import Examples, draft_examples_of, examples_of, folds_of
 from ...task import Task, as_messages, tokens_by_length
 from ...task.decisions import RouteDecision
 from ...task.modes import Mode, Strategy

@@ -1,4 +1,14 @@
-"""`Study`: what a sweep is to run, from a TOML file, the command line or Python, and the folder that the runs go to."""
+"""`Study`: what a sweep is to run, from a TOML file, the command line or Python, and the folder that the runs go to.
+
+A configuration that it compares is a strategy with knobs, such as `pevr/8`, `eva/events+shadow` or `cascade:temperature=0.5`:
+
+    SPEC  = NAME ["/" PACE] {"+" EXTRA} [":" KNOB "=" VALUE {"," KNOB "=" VALUE}]
+    PACE  = turns between two checks | "inf" (none) | "events" (checks by trigger alone)
+    EXTRA = "shadow" (verdicts are only recorded) | "reversed" (far works, near supervises) | "oracle" (the world's solver supervises)
+    VALUE = a number, true, false, inf, a word, or words joined by "+"
+
+Several paces or values joined by "|" make one configuration each.
+"""
 
 import difflib
 import hashlib

@@ -1,6 +1,10 @@
 """`World`: tasks, the environment they are worked on in, and how an outcome is graded. Implement it to measure on tasks of your own. The
 shipped worlds are made of names: two words each, shared by both splits, in combinations that are not. A hash of the name decides which
 split may use it, so a model trained on the "train" split meets only unseen names in the "test" split.
+
+The solution of a task is a program of tool calls: the arguments of a step are either known from the task or revealed by an earlier
+step. From that follow the plan, the verdict on any work, the plan of what remains, and a summary: what the models are trained to say, and
+what the oracle says.
 """
 
 import hashlib
