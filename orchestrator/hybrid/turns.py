@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from ...protocols import FinishReason, InvalidRequest, Message, Side, StepRequest, ToolChoice, ToolSpec
 from ...protocols.validation import check_schema
 from ..agents import AgentPool
-from ..strategies.own_tools import require_own_tools
+from ..strategies.prompts import require_own_tools
 from ..strategies.state import TaskContext, TaskState, as_json, fresh_start
 from ..task import Prompt, Task, as_messages
 from ..task.decisions import RouteDecision

@@ -18,7 +18,7 @@ from ..hybrid.hybrid import Hybrid
 from ..task.events import Speaker, Turn
 from ..task.results import SideUsage
 from ..util.json_text import digest
-from .options import RequestOptions, read_options, turn_options
+from .callers import RequestOptions, read_options, turn_options
 from .requests import Body
 from .sse import COMMENT
 

@@ -36,8 +36,7 @@ from ..task.results import Result
 from ..tracing.page import rows_of
 from ..util.runtime import in_thread, run_in_daemon_thread
 from ..util.text import spell_out
-from .callers import ADMISSION_KEY, AdmittedCaller
-from .options import BY_POLICY, RequestOptions, turn_options
+from .callers import ADMISSION_KEY, BY_POLICY, AdmittedCaller, RequestOptions, turn_options
 
 if TYPE_CHECKING:
     import anyio

@@ -21,8 +21,8 @@ from ..hybrid.hybrid import Hybrid
 from ..task.events import Turn
 from ..util.embedding import MAXIMUM_TOKENS, NAME, WIDTH, MiniLmEmbedder
 from ..util.runtime import in_thread
+from .callers import BY_POLICY, PREFIX, model_names
 from .endpoint import Exchange
-from .options import BY_POLICY, PREFIX, model_names
 from .requests import BadField, UnsupportedField, field, ignored, warning
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ from ..task.routing_policy import FallbackConfig, IdleTimeouts
 from ..tracing.observing import AskedStep, EndedStep
 from ..tracing.recorder import RunTrace, TracedStep
 from ..util.runtime import is_untraced, untrace_nodes, untraced, without_callbacks
-from .own_tools import require_own_tools
+from .prompts import require_own_tools
 from .state import Json, TaskContext, TaskState, as_json, label_of, value_of
 
 TaskRuntime = Runtime[TaskContext]

@@ -35,8 +35,7 @@ from ..util.plugins import Plugin, find_plugin
 from .act_looks import ActJudging, ActNodes
 from .arbitration import end_arbitrated
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool
-from .failing import correct, give_up, warn_of_refusal
-from .hedging import Hedge, hedge_of
+from .hedging import Hedge, correct, give_up, hedge_of, warn_of_refusal
 from .judging import judged
 from .navigation import NavigatorNodes
 from .near_path import near_path

@@ -13,7 +13,7 @@ from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.results import Attempt, Call, Energy
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from .calls import CallLog, TaskRuntime, emit, is_heard
-from .failing import warn_of_refusal
+from .hedging import warn_of_refusal
 from .state import TaskState, step_request, value_of
 from .turn import sampled
 
