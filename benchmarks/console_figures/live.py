@@ -21,7 +21,7 @@ from nearfar import Hybrid, Records, ScriptedAgent
 from nearfar.orchestrator.compose.config import Config
 from nearfar.orchestrator.compose.hub import ServeConfig
 from nearfar.orchestrator.console import console_around
-from nearfar.orchestrator.serve.server import serve_hybrid
+from nearfar.orchestrator.serve import serve_hybrid
 from nearfar.orchestrator.task.stores import RunsConfig
 
 RUNS: Final = 50

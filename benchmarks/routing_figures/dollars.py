@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from nearfar.orchestrator.budgets import Commitment
 from nearfar.orchestrator.lab.replay import RecordedAgent
+from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.drafts import DraftChoice
-from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task import Task, as_messages
 from nearfar.orchestrator.task.decisions import RouteDecision
 from nearfar.orchestrator.task.modes import Strategy

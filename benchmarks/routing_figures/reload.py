@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from nearfar.orchestrator.compose.policy_file import PolicyFile
 from nearfar.orchestrator.lab.replay import RecordedAgent
-from nearfar.orchestrator.routing.router import Router
+from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.task import Task, as_messages
 from nearfar.protocols import NearfarError, Side
 

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from nearfar import Message, Policy, ScriptedAgent, Side, Strategy
 from nearfar.orchestrator.agents import AgentHandle
+from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.agreement import AgreementRates
 from nearfar.orchestrator.routing.auto import Chooser
 from nearfar.orchestrator.routing.efforts import Efforts, ReasonedStep, StepKind
 from nearfar.orchestrator.routing.outcomes import OutcomeStore
-from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.run_records import Outcome
 from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.decisions import Arm

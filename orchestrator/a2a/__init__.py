@@ -75,10 +75,10 @@ from ...protocols.tokens import Scope, Tokens
 from ..agents import AgentHandle
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
+from ..serve import serve_app
 from ..serve.callers import Callers, OriginCheck
 from ..serve.requests import ClientLeft, Receive, Send, openai_error, read_body, status_of
 from ..serve.requests import Scope as Asgi
-from ..serve.server import serve_app
 from ..serve.sse import encoded
 from .tasks import A2aTasks
 

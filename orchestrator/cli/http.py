@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..a2a import A2aServer
     from ..console.view import BrowserLogins
     from ..hybrid.hybrid import Hybrid
-    from ..serve.server import Front
+    from ..serve import Front
 
 _OTLP: Final = "OTEL_EXPORTER_OTLP_"
 _PROTOCOL: Final = "http/protobuf"
@@ -255,7 +255,7 @@ async def _serve(selection: options.AgentChoice, config: Config, seconds: float,
 @asynccontextmanager
 async def _served(hybrid: "Hybrid", config: Config, seconds: float, front: "Front | None" = None) -> AsyncIterator[tuple[str, str]]:
     """Serve a `hybrid`; yield the URL and the token that was made, if none is configured; then serve on until Ctrl-C or SIGTERM."""
-    from ..serve.server import Front, serve_hybrid
+    from ..serve import Front, serve_hybrid
     from .serve import drain, log_to_stderr, until_stopped
 
     serve = config.serve

@@ -102,7 +102,7 @@ def serve_mcp(
 
 async def _serve_http(server: "MCPServer", config: ServeConfig, *, as_json: bool) -> None:
     from ...protocols.access import Access  # with gRPC
-    from ..serve.server import serving_mcp
+    from ..serve import serving_mcp
     from .serve import until_stopped
 
     access = Access({} if config.tokens is None else read_tokens(config.tokens))

@@ -24,9 +24,9 @@ from ..compose.config import Config
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..safety.outbound_filter import PrivacyRecords
+from ..serve import Front
 from ..serve.callers import OriginCheck
 from ..serve.requests import ClientLeft, anthropic_error, read_body, status_of
-from ..serve.server import Front
 from ..serve.sse import encoded, while_connected
 from .chat import CHAT, Chats
 from .devices import DEVICES

@@ -26,7 +26,7 @@ from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
 from ..mcp import McpServer
-from ..routing.router import Router
+from ..routing import Router
 from ..runs.erasing import ErasedRuns, erase_calls, erased_of
 from ..runs.store import RunStore
 from ..task import Prompt

@@ -25,8 +25,8 @@ from ...protocols import (
     StoreError,
 )
 from ..agents import AgentPool
+from ..routing import Router
 from ..routing.eligibility import unknown_prices
-from ..routing.router import Router
 from ..runs.sessions import SessionStore
 from ..strategies.durable import DurableRuns, Work
 from ..strategies.state import TaskContext, graph_input, recursion_limit, said_since, value_of

@@ -9,7 +9,7 @@ from ...protocols import InvalidRequest, PermissionDenied, PrivacyViolation, Sen
 from ..agents import AgentPool
 from ..cache.database import ErasedMemory
 from ..memory.provenance import Recollection
-from ..routing.router import Router
+from ..routing import Router
 from ..runs import Bounds
 from ..runs.erasing import ErasedRuns
 from ..safety.guard import Guard, SessionLabels, check_plan, quote_untrusted_data, select_tools

@@ -33,7 +33,7 @@ from ...protocols.errors import MAPPINGS
 from ...protocols.items import Tier
 from ..agents import AgentHandle, AgentPool
 from ..budgets import Commitment, Spent
-from ..routing.router import Router
+from ..routing import Router
 from ..runs.ledger import AskedCall
 from ..runs.tool_calls import Occurrence
 from ..safety.guard import THE_TASK, Guard

@@ -32,9 +32,9 @@ from ...protocols.security import check_exposure
 from ...protocols.tokens import Scope
 from ...protocols.v1 import hub_pb2 as pb
 from ..compose.hub import PageModel, ServeConfig
+from . import serve_app
 from .callers import Callers
 from .requests import openai_error, status_of
-from .server import serve_app
 
 logger = logging.getLogger(__name__)
 

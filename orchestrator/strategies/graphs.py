@@ -15,10 +15,10 @@ from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, Message, 
 from ..agents import AgentPool
 from ..budgets import Spent
 from ..memory.provenance import Recollection
+from ..routing import Router
 from ..routing.call_looks import text_of_calls
 from ..routing.costs import StepTaken
 from ..routing.escalation import Escalation
-from ..routing.router import Router
 from ..runs.tool_calls import Occurrences
 from ..safety.guard import CallContext, initial_label
 from ..task import Task

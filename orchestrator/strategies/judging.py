@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...protocols import ConfigError, Message, Side
 from ..agents import AgentHandle, AgentPool
+from ..routing import Router
 from ..routing.answers import Answer
 from ..routing.call_looks import judges_texts
 from ..routing.cards import first_day_escalation
@@ -13,7 +14,6 @@ from ..routing.drafts import DraftChoice
 from ..routing.escalation import Action, Escalation
 from ..routing.looks import FREE, GROUNDING, SCHEMA, Signal, free_findings, objection
 from ..routing.meaning import cluster_share
-from ..routing.router import Router
 from ..task import Task, last_words
 from ..task.decisions import ExtractedAnswer, VerifiedDraft, WeighedDraft
 from ..task.labels import Label

@@ -34,7 +34,7 @@ from nearfar.orchestrator.console import console_around
 from nearfar.orchestrator.console.chat import USER
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.routing.run_records import RunRecord
-from nearfar.orchestrator.serve.server import serve_hybrid
+from nearfar.orchestrator.serve import serve_hybrid
 from nearfar.protocols import PowerSource, Thermal, Unavailable
 from nearfar.protocols.attach import Worker
 from nearfar.protocols.fakes import Reply

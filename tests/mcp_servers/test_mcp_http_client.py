@@ -14,7 +14,7 @@ from mcp_stubs import Caller, approve
 
 from nearfar import ConfigError, McpServer, Unavailable
 from nearfar.orchestrator.compose.hub import ServeConfig
-from nearfar.orchestrator.serve.server import serving_mcp
+from nearfar.orchestrator.serve import serving_mcp
 from nearfar.protocols.access import Access
 
 pytestmark = pytest.mark.anyio

@@ -17,11 +17,11 @@ from situations import FAR, NEAR, priced, task
 
 from nearfar import Hybrid, Policy, Result
 from nearfar.orchestrator.budgets import Commitment
+from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.budget import TOLERANCE
 from nearfar.orchestrator.routing.drafts import DraftChoice, expected_quality, unlearned_chances
 from nearfar.orchestrator.routing.escalation import Escalation
 from nearfar.orchestrator.routing.looks import Cost
-from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.routing.training import draft_examples_of, train_escalation
 from nearfar.orchestrator.task import Task

@@ -10,7 +10,7 @@ from situations import priced
 
 from nearfar import Hybrid, MemoryStore, Policy, Tier
 from nearfar.orchestrator.agents import AgentHandle, AgentPool
-from nearfar.orchestrator.routing.router import Router
+from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.decisions import EstimateSource
 from nearfar.protocols import (

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from situations import FAR, NEAR, NOON, Stand, priced, task
 
 from nearfar.orchestrator.budgets import Spent
+from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.costs import StepTaken
-from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.traces import ScoredAnswer
 from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.decisions import EstimateSource, RouteDecision

@@ -15,9 +15,8 @@ import pytest
 from http_face import ASK, CHAT, HEADERS, TOKEN, events, openai_client, raw_client, served
 
 from nearfar import Hybrid, ScriptedAgent, Side, StepLost
-from nearfar.orchestrator.serve import server as server_module
-from nearfar.orchestrator.serve import sse
-from nearfar.orchestrator.serve.server import HttpServer
+from nearfar.orchestrator import serve as server_module
+from nearfar.orchestrator.serve import HttpServer, sse
 
 pytestmark = pytest.mark.anyio
 

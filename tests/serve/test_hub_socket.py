@@ -229,7 +229,7 @@ async def test_a_revoked_token_ends_the_connection(tmp_path: Path) -> None:
 
 
 async def test_a_connection_outlives_the_limit_of_its_handshake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.serve.server.HANDSHAKE_SECONDS", QUICK.interval / 2)
+    monkeypatch.setattr("nearfar.orchestrator.serve.HANDSHAKE_SECONDS", QUICK.interval / 2)
     async with served(tmp_path, QUICK) as (hub, link), link() as socket:
         worker = RawWorker(socket)
         await worker.attach()

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Final, Self
 
 from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionDenied, Prices, Sensitivity, Side, Unsupported
+from ...routing import Router
 from ...routing.answers import agree
 from ...routing.call_looks import judges_texts
 from ...routing.cards import first_day_escalation
@@ -15,7 +16,6 @@ from ...routing.costs import RunningEstimates, TaskKind, TaskTaken
 from ...routing.drafts import DraftChoice, unlearned_chances
 from ...routing.escalation import Action, Escalation
 from ...routing.looks import PROMPT, Cost, Signal, prompt_surface
-from ...routing.router import Router
 from ...routing.traces import AgentOutcome, Trace, agents_of
 from ...routing.training import Examples, draft_examples_of, examples_of, folds_of
 from ...task import Task, as_messages, tokens_by_length

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from ....protocols import ConfigError, Side
 from ....protocols.steps import Value
+from ...routing import Router
 from ...routing.budget import TOLERANCE
-from ...routing.router import Router
 from ...routing.traces import Trace
 from ...task.decisions import RouteDecision
 from ...task.modes import Strategy
