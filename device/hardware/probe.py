@@ -21,7 +21,6 @@ from pydantic import ValidationError
 
 from ..compute import CPU, ProcessorKind
 from ..energy import look_for_battery, look_for_rapl
-from ..onnx import PROVIDERS
 from .components import Drivers, EnergyComponent, EngineProvider, Hardware, InferenceEngine, Presence
 from .processors import read_accelerators, read_cpu
 from .state import read_heat, read_memory, read_power
@@ -160,6 +159,8 @@ class ProviderDevice(NamedTuple):
 
 def execution_providers(built_with: Sequence[str], devices: Sequence[ProviderDevice]) -> Iterator[EngineProvider]:
     """Yield the CPU's provider, then those that run language models: present if onnxruntime lists a device, unknown if only built in."""
+    from ..onnx import PROVIDERS  # with processes, which the probe of a system without POSIX does not need
+
     processor = next((entry.device for entry in devices if entry.provider == _CPU), "")
     yield EngineProvider(presence=Presence.PRESENT, reason="part of onnxruntime", name=CPU, kind=ProcessorKind.CPU, device=processor)
     for name, provider in PROVIDERS.items():
