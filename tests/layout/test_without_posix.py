@@ -43,7 +43,7 @@ MODULES = (
         "orchestrator.compose.policy_file",
         "orchestrator.lab.study.sweep",
     ),
-    *(f"orchestrator.cli.{name}" for name in ("init", "run", "sweep", "doctor", "runs", "trace", "memory", "cache", "budget", "models")),
+    *(f"orchestrator.cli.{name}" for name in ("config", "run", "sweep", "doctor", "runs", "memory", "cache", "budget", "models")),
     *(f"orchestrator.cli.{name}" for name in ("policy", "serve", "worker")),
     *("protocols.server", "protocols.client", "protocols.hub", "protocols.attach", "protocols.token_file"),
 )
