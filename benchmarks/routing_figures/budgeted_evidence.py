@@ -13,8 +13,7 @@ from nearfar.orchestrator.lab.replay import RecordedAgent
 from nearfar.orchestrator.lab.statistics import percentile_interval
 from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.budget import FarShareController
-from nearfar.orchestrator.routing.cards import DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, bind
-from nearfar.orchestrator.routing.drafts import DraftChoice
+from nearfar.orchestrator.routing.drafts import DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, DraftChoice, bind
 from nearfar.orchestrator.routing.escalation import Escalation, EscalationCard
 from nearfar.orchestrator.routing.looks import Signal
 from nearfar.orchestrator.routing.success import length_gain

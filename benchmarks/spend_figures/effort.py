@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from nearfar import Message, Policy, ScriptedAgent, Side, Strategy
 from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.routing import Router
-from nearfar.orchestrator.routing.agreement import AgreementRates
 from nearfar.orchestrator.routing.auto import Chooser
-from nearfar.orchestrator.routing.efforts import Efforts, ReasonedStep, StepKind
+from nearfar.orchestrator.routing.habits import AgreementRates, Efforts, ReasonedStep, StepKind
 from nearfar.orchestrator.routing.outcomes import OutcomeStore
 from nearfar.orchestrator.routing.run_records import Outcome
 from nearfar.orchestrator.task import Task

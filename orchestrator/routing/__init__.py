@@ -33,7 +33,6 @@ from .auto import Selector
 from .costs import TaskKind, TaskTaken
 from .draft_outcomes import ReportedFault, escalated_drafts, reported_drafts
 from .drafts import Drafts, expected_quality
-from .efforts import reasoned_steps
 from .eligibility import (
     PLAN_TOKENS,
     Eligible,
@@ -57,6 +56,7 @@ from .eligibility import (
     strategy_under_rules,
     utility_of,
 )
+from .habits import reasoned_steps
 from .outcomes import OutcomeStore
 from .steering import UNKNOWN_DOLLARS, Sessions, Steering
 from .success import Success, SuccessModel

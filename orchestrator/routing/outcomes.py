@@ -21,10 +21,9 @@ from ..agents import PaceSource, no_pace
 from ..task.decisions import Arm
 from ..task.modes import TaskProfile
 from ..task.results import JudgedProposal
-from .agreement import AgreementRates
 from .costs import Group, RunningEstimates, lineage, nested
 from .draft_outcomes import EscalatedDraft, Faults, ReportedFault, ScoredDraft, correction_for
-from .efforts import Efforts, ReasonedStep
+from .habits import AgreementRates, Efforts, ReasonedStep
 from .run_records import Outcome
 from .success import Correction, Drift, DriftDetector
 from .task_classes import Familiarity, TaskClasses

@@ -16,7 +16,7 @@ from ..task.roles import PREFIX, ROLE_NAME, Role, Team
 from ..task.routing_policy import FallbackTrigger
 from ..task.rules import RESTRICTIONS, Range, Rule, When, is_of_class
 from ..util.plugins import find_plugins, has_plugin
-from .cards import opinions_of
+from .drafts import opinions_of
 from .eligibility import SIDES_OF_MODE, PolicyFinding, eligible
 from .escalation import Escalation
 from .head import read_card

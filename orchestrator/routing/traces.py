@@ -20,7 +20,7 @@ from ..task.decisions import Arbitration, ExtractedAnswer, RouteDecision, Verifi
 from ..task.results import JudgedProposal, Result
 from ..util.json_text import append_line, read_lines
 from .draft_outcomes import EscalatedDraft, ReportedFault, ScoredDraft, escalated_drafts, reported_drafts
-from .efforts import ReasonedStep, reasoned_steps
+from .habits import ReasonedStep, reasoned_steps
 from .run_records import Outcome, RunRecord, outcomes_of
 
 

@@ -33,10 +33,9 @@ from ..task.tools import Tool
 from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
 from .act_looks import ActJudging, ActNodes
-from .arbitration import end_arbitrated
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool
 from .hedging import Hedge, correct, give_up, hedge_of, warn_of_refusal
-from .judging import judged
+from .judging import end_arbitrated, judged
 from .navigation import NavigatorNodes
 from .near_path import near_path
 from .state import (

@@ -16,7 +16,7 @@ from ...protocols.steps import Value
 from ..agents import AgentHandle
 from ..budgets.account import Account
 from ..memory.provenance import Recollection
-from ..routing.efforts import Efforts
+from ..routing.habits import Efforts
 from ..runs.tool_calls import ActionCount
 from ..safety.guard import CallContext, TrustedHistory, initial_label
 from ..safety.placeholders import map_message_texts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nearfar import Hybrid, InvalidRequest, Policy, ScriptedAgent, Side, StepRequest
-from nearfar.orchestrator.routing.efforts import Efforts, LogNormal, ReasonedStep, StepKind
+from nearfar.orchestrator.routing.habits import Efforts, LogNormal, ReasonedStep, StepKind
 from nearfar.orchestrator.routing.traces import read_outcomes
 from nearfar.orchestrator.task.results import AskedReasoning
 from nearfar.protocols import Capabilities, Effort, Finished, FinishReason, Sensitivity, Usage

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from nearfar.orchestrator.routing.cards import DEFAULT_CARD, bind
+from nearfar.orchestrator.routing.drafts import DEFAULT_CARD, bind
 from nearfar.orchestrator.routing.escalation import Escalation, read_card
 from nearfar.orchestrator.routing.policy_check import findings, require_usable
 from nearfar.orchestrator.task.modes import Strategy

@@ -11,9 +11,8 @@ from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionD
 from ...routing import Router
 from ...routing.answers import agree
 from ...routing.call_looks import judges_texts
-from ...routing.cards import first_day_escalation
 from ...routing.costs import RunningEstimates, TaskKind, TaskTaken
-from ...routing.drafts import DraftChoice, unlearned_chances
+from ...routing.drafts import DraftChoice, first_day_escalation, unlearned_chances
 from ...routing.escalation import Action, Escalation
 from ...routing.looks import PROMPT, Cost, Signal, prompt_surface
 from ...routing.traces import AgentOutcome, Trace, agents_of
