@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Doubles = NDArray[numpy.float64]
-    Rows = NDArray[numpy.int64]
-    import numpy
-    from numpy.typing import NDArray
-
     Floats = NDArray[numpy.float32]
     Rows = NDArray[numpy.int64]
 
