@@ -169,10 +169,12 @@ class NearPath:
         with kept.pending(() if self._has_guessed else said.tool_calls) as settle:
             update = await self._nodes.run_tools(begun, dry)
             outcomes = outcomes_of(update)[-len(said.tool_calls) :]
-            settle(outcomes)
+            has_recalled = update.get("recalled", []) != state.get("recalled", [])
+            if not has_recalled:  # what the memory tells comes with labels, which a text alone would lose
+                settle(outcomes)
         after: TaskState = {**begun, **update}
         is_done = all(outcome.outcome == "done" for outcome in outcomes)
-        return after if is_done and label_of(after).tier is Tier.SHARED and after.get("recalled", []) == state.get("recalled", []) else None
+        return after if is_done and label_of(after).tier is Tier.SHARED and not has_recalled else None
 
     def _may_run(self, call: ToolCall) -> bool:
         """Return whether a call may run before far has made it."""
