@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...protocols import ConfigError, Message, Side
+from ...protocols import ConfigError, Message, PrivacyViolation, Side
 from ..agents.pool import AgentHandle, AgentPool
 from ..routing.answers import Answer
 from ..routing.call_looks import judges_texts
@@ -11,6 +11,7 @@ from ..routing.cards import first_day_escalation
 from ..routing.checks import objection
 from ..routing.draft_outcomes import drafts_of, escalated_to, verdicts_of
 from ..routing.drafts import DraftChoice
+from ..routing.eligibility import SIDES_OF_MODE
 from ..routing.escalation import Action, Escalation
 from ..routing.looks import FREE, GROUNDING, SCHEMA, Signal, free_findings
 from ..routing.meaning import cluster_share
@@ -282,11 +283,14 @@ class Judging:
 
     @property
     def _judge(self) -> AgentHandle:
-        """The agent that gives verdicts. Raises `ConfigError` for an unknown one."""
-        name = self._turn.task.policy.evidence.judge
+        """The agent that gives verdicts. Raises `ConfigError` for an unknown one, and `PrivacyViolation` for one on a side that the mode
+        leaves out."""
+        name, mode = self._turn.task.policy.evidence.judge, self._turn.task.policy.mode
         found = self._following if name is None else next((handle for handle in self._pool if handle.name == name), None)
         if found is None:
             raise ConfigError(f"there is no agent {name!r} to judge drafts", hint="[policy.evidence] judge names an agent")
+        if found.side not in SIDES_OF_MODE[mode]:
+            raise PrivacyViolation(f"mode {mode} leaves the {found.side} side out, where the judge {found.name} is")
         return found
 
     def _points(self, kind: VerifierKind) -> Points | None:

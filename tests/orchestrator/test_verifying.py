@@ -132,6 +132,16 @@ async def test_a_private_draft_is_not_shown_to_a_far_judge() -> None:
     assert (result.text, judge.verdicts, judge.priors) == ("yes", [], [])
 
 
+@pytest.mark.parametrize("kind", ["outcome", "prior_first"])
+async def test_a_far_judge_is_told_nothing_of_a_task_that_only_this_device_may_serve(kind: str) -> None:
+    judge = Judge("Right: No")
+    policy = {"strategy": "cascade", "sensitivity": "public", "evidence": {"verifiers": [kind], "judge": "far"}}
+    near, other = ScriptedAgent(["yes"], name="near", confidence=0.9), ScriptedAgent(["no"], name="other")
+    async with Hybrid(near=near, far=judge, agents={"other": other}, policy=policy) as hybrid:
+        result = await hybrid.run(QUESTION, mode="only_on_device")
+    assert (result.text, judge.requests) == ("yes", [])
+
+
 async def test_a_prior_is_written_once_a_kind_before_any_work_is_seen() -> None:
     judge = Judge("1. met\n2. not met, turn 1\nRight: No")
     looked_up: list[Reply] = [ToolCall(id="1", name="invoices", arguments={"name": "Mira Falk"}), "paid"]
