@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -99,7 +98,7 @@ class NearPath:
         self.far = turn.handle
         self.rates = nodes.router.outcomes.agreement
         self.config: SpeculateConfig = turn.task.policy.speculate
-        privacy = None if given.privacy is None else copy(given.privacy)  # what is found in a text that far never asks for is not found
+        privacy = None if given.privacy is None else given.privacy.ahead()
         self._context = replace(given, listener=None, outcomes=None, privacy=privacy, keeping=None)
         self.runtime = runtime.override(context=self._context)
         self._near, self._nodes, self._turn = near, nodes, turn

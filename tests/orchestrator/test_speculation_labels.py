@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar import Hybrid, MemoryStore, ScriptedAgent, Side, StepRequest, TaskMemory, ToolCall, tool
+from nearfar import ApprovalNeeded, Hybrid, MemoryStore, ScriptedAgent, Side, StepRequest, TaskMemory, ToolCall, tool
 from nearfar.orchestrator.memory.in_tasks import memory_tools
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.protocols.fakes import Reply
@@ -39,3 +39,33 @@ async def test_untrusted_memory_that_near_recalls_ahead_is_not_acted_upon(strate
     assert paid == []
     assert result.label.integrity is Integrity.UNTRUSTED
     assert [item.key for item in result.recalled] == ["garden"]
+
+
+async def test_what_is_held_back_ahead_does_not_keep_a_resumed_run_on_the_device(tmp_path: Path) -> None:
+    @tool(effect="read", source="internal_tool")
+    def look(at: int) -> str:
+        """Look at a place."""
+        return "mira.falk@example.org" if at == 9 else f"{at}"
+
+    @tool(approval=True, source="internal_tool")
+    def put(at: int) -> str:
+        """Put something."""
+        return "done"
+
+    def far_step(request: StepRequest) -> Reply:
+        results = sum(message.role == "tool" for message in request.messages)
+        name = "put" if results == 1 else "look"
+        return "Done." if results == 3 else ToolCall(id=f"f{results}", name=name, arguments={"at": results})
+
+    def served() -> Hybrid:
+        far = ScriptedAgent(far_step, name="far", side=Side.FAR, pace=0.1)
+        near = ScriptedAgent([ToolCall(id="n", name="look", arguments={"at": 9})] * 99, name="near")
+        policy = {"strategy": "speculate", "sensitivity": "public", "speculate": {"thrift": 0.0}}
+        return Hybrid(near=near, far=far, tools=[look, put], policy=policy, records=tmp_path)
+
+    async with served() as hybrid:
+        with pytest.raises(ApprovalNeeded) as stopped:
+            await hybrid.run("Put.", idempotency_key="the run")
+    async with served() as hybrid:
+        result = await hybrid.resume("the run", approvals={stopped.value.requests[0].id: True})
+    assert (result.text, result.agent, result.label.tier) == ("Done.", "far", Tier.SHARED)
