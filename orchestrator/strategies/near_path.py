@@ -121,6 +121,10 @@ class NearPath:
         self.rates.note_results(self._turn.task.user, [each for each in made[since:] if each.may_have_acted])
         return len(made)
 
+    async def open_near(self) -> None:
+        """Open near. Its model may take longer to load than far's step, at whose end this is cancelled. Raises what opening it raises."""
+        await self._near.open_uncancelled()
+
     async def propose(self, state: TaskState, log: CallLog) -> NearStep | None:
         """Return the call that near proposes; where it would answer, the one that it makes if it has to. None: there is none.
 

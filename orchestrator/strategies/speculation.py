@@ -192,6 +192,7 @@ class LookAhead:
         """Propose steps, look up what they ask for, and ask far about what follows."""
         state = path.start
         with suppress(NearfarError, GraphBubbleUp):  # near's failure is not the task's
+            await path.open_near()
             while True:
                 await self._wait_for_room(path)
                 near = await self._proposed(path, state)

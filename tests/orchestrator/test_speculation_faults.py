@@ -1,0 +1,72 @@
+"""The strategy `speculate` where the near side, its model or its tools are slow, fail, or are stopped."""
+
+import anyio
+import pytest
+
+from nearfar import Hybrid, ScriptedAgent, Side, StepRequest, ToolCall, tool
+from nearfar.protocols import ModelError
+from nearfar.protocols.fakes import Reply
+
+pytestmark = pytest.mark.anyio
+
+
+@tool(effect="read", source="internal_tool")
+async def look(at: int) -> str:
+    """Look at a place."""
+    return f"{at}"
+
+
+def looked(request: StepRequest) -> Reply:
+    number = sum(message.role == "tool" for message in request.messages)
+    return "Done." if number == 4 else ToolCall(id=f"c{number}", name="look", arguments={"at": number})
+
+
+async def test_a_near_model_that_loads_longer_than_a_step_of_far_takes_is_loaded_once() -> None:
+    begun, loaded = list[str](), anyio.Event()
+    near = ScriptedAgent(looked, name="near")
+
+    async def load() -> ScriptedAgent:
+        begun.append("loading")
+        await loaded.wait()
+        return near
+
+    def far_step(request: StepRequest) -> Reply:
+        if sum(message.role == "tool" for message in request.messages) == 2:
+            loaded.set()
+        return looked(request)
+
+    far = ScriptedAgent(far_step, name="far", side=Side.FAR, pace=0.05)
+    async with Hybrid(near="near", far=far, tools=[look]) as hybrid:
+        hybrid.pool["near"].open_by(load)
+        result = await hybrid.run("Look.", strategy="speculate", sensitivity="public")
+    assert (result.text, begun) == ("Done.", ["loading"])
+    assert result.speculation is not None
+    assert result.speculation.proposed > 0
+
+
+async def test_a_near_model_that_still_loads_at_the_end_is_given_up_with_the_hybrid() -> None:
+    ended = list[str]()
+
+    async def load() -> ScriptedAgent:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("given up")
+
+    far = ScriptedAgent(looked, name="far", side=Side.FAR, pace=0.01)
+    async with Hybrid(near="near", far=far, tools=[look]) as hybrid:
+        hybrid.pool["near"].open_by(load)
+        result = await hybrid.run("Look.", strategy="speculate", sensitivity="public")
+        assert (result.text, ended) == ("Done.", [])
+    assert ended == ["given up"]
+
+
+async def test_a_near_model_that_cannot_be_loaded_leaves_the_task_to_far() -> None:
+    async def load() -> ScriptedAgent:
+        raise ModelError("it is damaged")
+
+    far = ScriptedAgent(looked, name="far", side=Side.FAR, pace=0.01)
+    async with Hybrid(near="near", far=far, tools=[look]) as hybrid:
+        hybrid.pool["near"].open_by(load)
+        results = [await hybrid.run("Look.", strategy="speculate", sensitivity="public") for _ in range(2)]
+    assert [result.text for result in results] == ["Done."] * 2
