@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nearfar import Attempt, ConfigError, Hybrid, InvalidRequest, Message, Result, ScriptedAgent, Side, StepRequest, ToolCall, tool
+from nearfar.orchestrator.routing.draft_outcomes import Faults, ReportedFault
 from nearfar.orchestrator.routing.escalation_training import draft_examples_of
 from nearfar.orchestrator.routing.traces import read_traces
 from nearfar.orchestrator.strategies.prompts import JUDGE, PLAN, PRIOR
@@ -14,6 +15,7 @@ from nearfar.orchestrator.strategies.verifying import CandidateEvidence, Grounde
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Capabilities
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.items import Tier
 
 QUESTION = "Is the invoice of Mira Falk paid?"
 pytestmark = pytest.mark.anyio
@@ -219,6 +221,25 @@ async def test_a_fault_of_a_private_answer_is_told_to_private_tasks_of_its_user_
         assert not [request for request in judge.requests if "Falk." in request.messages[-1].text]
         await hybrid.run(QUESTION, sensitivity="private", user="ann")
     assert "fault: It names Mira Falk." in judge.requests[-1].messages[-1].text
+
+
+def test_a_private_fault_takes_no_place_from_those_that_other_users_may_be_told() -> None:
+    faults = Faults()
+    faults.add(ReportedFault("bills", "It is a guess."))
+    for number in range(60):
+        faults.add(ReportedFault("bills/paid", f"It names patient {number}.", Tier.USER, "ann"))
+    assert faults.of("bills/paid", user="bo", reach=Tier.SHARED) == ["It is a guess."]
+    faults.add(ReportedFault("bills/paid", "It is rude."))
+    assert faults.of("bills/paid", user="bo", reach=Tier.USER) == ["It is rude."]
+
+
+def test_faults_that_were_named_once_make_room_for_later_ones() -> None:
+    faults = Faults()
+    for number in range(60):
+        faults.add(ReportedFault("bills", f"Item {number} is missing."))
+    for user in ("ann", "bo"):
+        faults.add(ReportedFault("bills", "It is a guess.", user=user))
+    assert faults.of("bills", user="bo", reach=Tier.SHARED)[0] == "It is a guess."
 
 
 async def test_a_fault_is_told_in_one_line_of_whole_characters() -> None:
