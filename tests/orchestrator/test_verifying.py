@@ -159,6 +159,14 @@ async def test_a_prior_is_written_once_a_kind_before_any_work_is_seen() -> None:
     assert "1. The invoice of Ruth Berg was looked up." in shown[1]
 
 
+async def test_no_prior_is_kept_of_a_task_that_asks_for_no_store() -> None:
+    judge = Judge("Right: Yes")
+    async with hybrid_of(judge, "prior_first") as hybrid:
+        for cache in ("no-store", "use", "no-store", "use"):
+            await hybrid.run(QUESTION, cache=cache)
+    assert len(judge.priors) == 3
+
+
 async def test_a_rubric_asks_no_judge_before_a_report_has_named_a_fault() -> None:
     judge = Judge("Right: No")
     async with hybrid_of(judge, "rubric") as hybrid:
