@@ -161,7 +161,7 @@ def _passed_on(final: Json) -> TaskState:
         "label": final["label"],
         "chosen": final["chosen"],
     }
-    return {**passed, "recalled": final["recalled"]} if "recalled" in final else passed
+    return {**passed, **{name: final[name] for name in ("recalled", "speculation") if name in final}}
 
 
 def _work_of(final: Json, name: str, asked: str) -> RoleWork:

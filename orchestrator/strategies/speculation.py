@@ -17,9 +17,10 @@ from langgraph.errors import GraphBubbleUp
 
 from ...protocols import BudgetExceeded, Message, NearfarError, RateLimited, Side, StepReply, StepRequest, Unavailable
 from ..safety.outbound_filter import Listener
+from ..task.events import CallEnded
 from ..task.results import Call, JudgedProposal, Speculation
 from ..util.runtime import cancel_task
-from .calls import CallLog
+from .calls import CallLog, emit
 from .near_path import KeptLookups, NearPath, NearStep, content_of, step_of
 from .state import TaskState
 
@@ -136,9 +137,9 @@ class LookAhead:
         except NearfarError:
             reply = None
         if reply is None or any(call.is_cut_short for call in early.log.made):
-            log.made[:0] = _wasted(early.log.made)
+            _add(log, _wasted(early.log.made), at=0)
             return None
-        log.made.extend(early.log.made)
+        _add(log, early.log.made, at=len(log.made))
         self.told = self.figures.model_copy(update={"saved_seconds": self.figures.saved_seconds + waiting - early.began})
         if listener is not None:
             for piece in early.heard:
@@ -177,7 +178,8 @@ class LookAhead:
         """Cancel what far will not confirm, and record what it has cost."""
         await self.aclose()
         lost = [call for early in self._early.values() for call in _wasted(early.log.made)]
-        log.made[:0] = lost
+        _add(log, lost, at=0)
+        self._note(log)
         self._early.clear()
         self._open.clear()
         self._expected = ""
@@ -185,7 +187,7 @@ class LookAhead:
 
     def _note(self, log: CallLog) -> None:
         """Put near's calls before far's, which stays the last."""
-        log.made[:0] = [call for each in self._near for call in each.made]
+        _add(log, [call for each in self._near for call in each.made], at=0)
         self._near = [each for each in self._near if not each.made]
 
     async def _go_ahead(self, path: NearPath) -> None:
@@ -261,6 +263,13 @@ async def _timed(path: NearPath, ask: Asking, request: StepRequest) -> StepReply
     reply = await ask(request)
     path.rates.time(Side.FAR, anyio.current_time() - began)
     return reply
+
+
+def _add(log: CallLog, calls: Sequence[Call], *, at: int) -> None:
+    """Add calls that were made ahead to those of a node, and tell of them now: nobody was told while they were."""
+    log.made[at:at] = calls
+    for call in calls:
+        emit(log.runtime, CallEnded(call=call))
 
 
 def _wasted(calls: Sequence[Call]) -> list[Call]:

@@ -1,0 +1,79 @@
+"""The calls of the strategy `speculate` on record: each that an agent was sent, in results and in streams."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from nearfar import Hybrid, Result, Role, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, tool
+from nearfar.orchestrator.task.events import CallEnded, TaskFinished
+from nearfar.protocols.fakes import Reply
+
+pytestmark = pytest.mark.anyio
+STEPS = 5
+
+
+@tool(effect="read", source="internal_tool")
+async def look(at: int) -> str:
+    """Look at a place."""
+    return f"{at}"
+
+
+class Sides:
+    """Both sides look at five places; near names a wrong one now and then, and far may fail at a step."""
+
+    def __init__(self, seed: int, fails_at: int | None = None) -> None:
+        self._seed = seed
+        self._fails_at = fails_at
+        self.far = ScriptedAgent(lambda request: self._step(request, "far"), name="far", side=Side.FAR, pace=0.02)
+        self.near = ScriptedAgent(lambda request: self._step(request, "near"), name="near")
+
+    def _step(self, request: StepRequest, side: str) -> Reply:
+        number = sum(message.role == "tool" for message in request.messages)
+        if side == "far" and number == self._fails_at:
+            return Unavailable("far is away")
+        if number == STEPS:
+            return f"{side} is done"
+        is_wrong = side == "near" and random.Random(f"{self._seed} {number}").random() < 0.3
+        return ToolCall(id=f"{side}-{number}", name="look", arguments={"at": number + 10 * is_wrong})
+
+    @property
+    def asked(self) -> Counter[str]:
+        return Counter(near=len(self.near.requests), far=len(self.far.requests))
+
+    def hybrid(self) -> Hybrid:
+        roles = {"scout": Role(instructions="Look.", tools=["look"], strategy="speculate")}
+        policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}}
+        return Hybrid(near=self.near, far=self.far, tools=[look], agents=roles, policy=policy)
+
+
+def counted(result: Result) -> Counter[str]:
+    return Counter(call.agent for call in result.calls)
+
+
+@pytest.mark.parametrize("fails_at", [None, 0, 2])
+@pytest.mark.parametrize("seed", range(4))
+async def test_the_result_has_each_call_that_an_agent_was_sent(seed: int, fails_at: int | None) -> None:
+    sides = Sides(seed, fails_at)
+    async with sides.hybrid() as hybrid:
+        result = await hybrid.run("Look.", strategy="speculate")
+    assert result.text == ("far is done" if fails_at is None else "near is done")
+    assert counted(result) == sides.asked
+
+
+async def test_a_role_runs_ahead_and_its_calls_are_on_record() -> None:
+    sides = Sides(0)
+    async with sides.hybrid() as hybrid:
+        result = await hybrid.run("Look.", role="scout")
+    assert result.speculation is not None
+    assert result.speculation.confirmed > 0
+    assert counted(result) == sides.asked
+
+
+async def test_a_stream_tells_of_each_call_once() -> None:
+    sides = Sides(1)
+    async with sides.hybrid() as hybrid:
+        events = [event async for event in hybrid.stream("Look.", strategy="speculate")]
+    (result,) = [event.result for event in events if isinstance(event, TaskFinished)]
+    told = [event.call for event in events if isinstance(event, CallEnded)]
+    assert sorted(call.model_dump_json() for call in told) == sorted(call.model_dump_json() for call in result.calls)
