@@ -257,7 +257,7 @@ class CallLog:
         """
         agent, idle = await handle.open(), self._idle_timeouts(handle, request)
         outbound = await self._filtered(handle, agent.card, request, label or self._label, role=role)
-        request, reasoning = self._with_effort(outbound.request, agent.card, handle, STEP if is_extra else role)
+        request, reasoning = self._with_effort(outbound.request, agent.card, handle, STEP if is_extra and handle.side is Side.FAR else role)
         request, allowance = await self._reserved(request, agent.card)
         traced = self._traced(handle, agent.card, request, role)
         listening = _Listening(None if listener is None else outbound.listener(listener), reasoning)

@@ -153,7 +153,7 @@ class NearPath:
 
     async def _asked(self, request: StepRequest, log: CallLog, state: TaskState, key: str) -> StepReply:
         request = request.model_copy(update={"idempotency_key": f"{request.idempotency_key[:110]}/{key}"})
-        return await log.ask(self._near, request, role="speculate", turn=state["acted"])
+        return await log.ask(self._near, request, role="speculate", turn=state["acted"], is_extra=True)
 
     async def followed(self, state: TaskState, said: Message, kept: KeptLookups) -> TaskState | None:
         """Return the state after near's calls; None where one may not run, or what it told may not leave. Raises what the tools raise.

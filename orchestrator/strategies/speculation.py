@@ -15,7 +15,18 @@ from hashlib import sha256
 import anyio
 from langgraph.errors import GraphBubbleUp
 
-from ...protocols import BudgetExceeded, Message, NearfarError, RateLimited, Side, StepReply, StepRequest, Unavailable
+from ...protocols import (
+    AgentError,
+    BudgetExceeded,
+    InvalidOutput,
+    Message,
+    NearfarError,
+    RateLimited,
+    Side,
+    StepReply,
+    StepRequest,
+    Unavailable,
+)
 from ..safety.outbound_filter import Listener
 from ..task.events import CallEnded
 from ..task.results import Call, JudgedProposal, Speculation
@@ -70,6 +81,8 @@ class LookAhead:
         """Content of the request that follows from far's last step, as near saw it; empty: unknown."""
         self._stands_at = ""
         """Content of the request at which near began last, or knew no further."""
+        self._is_near_away = False
+        """Near has failed, and is asked no further in this run: it may have to stand in for far."""
         self._is_refused = False
         """Far has refused an early call, and is asked no further ones in this run: they may be more than it takes at a time."""
         self._results = 0
@@ -113,7 +126,7 @@ class LookAhead:
 
     def _begin(self, path: NearPath, key: str) -> None:
         is_idle = self._running is None or self._running.done()
-        if is_idle and not self._open and key != self._stands_at and path.config.thrift < 1:
+        if is_idle and not (self._open or self._is_near_away) and key != self._stands_at and path.config.thrift < 1:
             self._stands_at = key
             self.told = self.figures.model_copy(update={"cycles": self.figures.cycles + 1})
             self._running = asyncio.create_task(self._go_ahead(path))
@@ -228,7 +241,11 @@ class LookAhead:
         log = CallLog(state, path.runtime)
         self._near.append(log)
         began = anyio.current_time()
-        step = await path.propose(state, log)
+        try:
+            step = await path.propose(state, log)
+        except AgentError as error:
+            self._is_near_away = not isinstance(error, InvalidOutput)  # which says something of one proposal alone
+            raise
         path.rates.time(Side.NEAR, anyio.current_time() - began)
         return step
 

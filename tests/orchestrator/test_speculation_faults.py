@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from nearfar import Hybrid, ScriptedAgent, Side, StepRequest, ToolCall, tool
+from nearfar import Hybrid, NearfarError, RateLimited, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, tool
 from nearfar.protocols import ModelError
 from nearfar.protocols.fakes import Reply
 
@@ -70,3 +70,20 @@ async def test_a_near_model_that_cannot_be_loaded_leaves_the_task_to_far() -> No
         hybrid.pool["near"].open_by(load)
         results = [await hybrid.run("Look.", strategy="speculate", sensitivity="public") for _ in range(2)]
     assert [result.text for result in results] == ["Done."] * 2
+
+
+@pytest.mark.parametrize("error", [RateLimited("busy", retry_after=60), Unavailable("busy")])
+async def test_a_near_side_that_fails_ahead_can_still_stand_in_for_far(error: NearfarError) -> None:
+    is_far_gone = False
+
+    def far_step(request: StepRequest) -> Reply:
+        nonlocal is_far_gone
+        is_far_gone = is_far_gone or sum(message.role == "tool" for message in request.messages) == 3
+        return Unavailable("gone") if is_far_gone else looked(request)
+
+    far = ScriptedAgent(far_step, name="far", side=Side.FAR, pace=0.01)
+    near = ScriptedAgent(lambda request: looked(request) if is_far_gone else error, name="near")
+    async with Hybrid(near=near, far=far, tools=[look]) as hybrid:
+        result = await hybrid.run("Look.", strategy="speculate", sensitivity="public")
+    assert (result.agent, result.text) == ("near", "Done.")
+    assert sum(call.role == "speculate" for call in result.calls) == 1, "a near side that is away is not asked ahead again"
