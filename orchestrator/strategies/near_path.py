@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import InvalidOutput, Message, Side, StepReply, StepRequest, ToolCall, ToolChoice
@@ -152,7 +153,7 @@ class NearPath:
         return NearStep(reply.message, proposal)
 
     async def _asked(self, request: StepRequest, log: CallLog, state: TaskState, key: str) -> StepReply:
-        request = request.model_copy(update={"idempotency_key": f"{request.idempotency_key[:110]}/{key}"})
+        request = ahead_of(request, key, content_of(request))
         return await log.ask(self._near, request, role="speculate", turn=state["acted"], is_extra=True)
 
     async def followed(self, state: TaskState, said: Message, kept: KeptLookups) -> TaskState | None:
@@ -221,6 +222,15 @@ def content_of(request: StepRequest) -> str:
     numbers: dict[str, str] = {}
     messages = [_numbered(message.model_dump(mode="json"), numbers) for message in request.messages]
     return canonical({**request.model_dump(mode="json", exclude=_NOT_CONTENT), "messages": messages})
+
+
+def ahead_of(request: StepRequest, name: str, content: str) -> StepRequest:
+    """Return the request under a key of its own, which leaves room for more: two conversations may come to a step of one number.
+
+    `content`: that of the request.
+    """
+    digest = sha256(f"{request.idempotency_key} {content}".encode()).hexdigest()[:12]
+    return request.model_copy(update={"idempotency_key": f"{request.idempotency_key[:80]}/{name}-{digest}"})
 
 
 def step_of(message: Message) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 
 import anyio
 from langgraph.errors import GraphBubbleUp
@@ -32,7 +31,7 @@ from ..task.events import CallEnded
 from ..task.results import Call, JudgedProposal, Speculation
 from ..util.runtime import cancel_task
 from .calls import CallLog, emit
-from .near_path import KeptLookups, NearPath, NearStep, content_of, step_of
+from .near_path import KeptLookups, NearPath, NearStep, ahead_of, content_of, step_of
 from .state import TaskState
 
 Asking = Callable[[StepRequest], Awaitable[StepReply]]
@@ -261,8 +260,7 @@ class LookAhead:
 
     def _ask_early(self, path: NearPath, state: TaskState, request: StepRequest, key: str) -> None:
         log = CallLog(state, path.runtime)
-        digest = sha256(key.encode()).hexdigest()[:12]
-        request = request.model_copy(update={"idempotency_key": f"{request.idempotency_key[:100]}/ahead-{digest}"})
+        request = ahead_of(request, "ahead", key)
         heard: list[str] = []
         ask = partial(log.ask, path.far, role="verify", turn=state["acted"], listener=heard.append, is_extra=True)
         self._early[key] = _EarlyCall(asyncio.create_task(self._asked_early(path, ask, request)), log, anyio.current_time(), heard)

@@ -77,3 +77,16 @@ async def test_a_stream_tells_of_each_call_once() -> None:
     (result,) = [event.result for event in events if isinstance(event, TaskFinished)]
     told = [event.call for event in events if isinstance(event, CallEnded)]
     assert sorted(call.model_dump_json() for call in told) == sorted(call.model_dump_json() for call in result.calls)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_requests_that_differ_have_different_idempotency_keys(seed: int) -> None:
+    sides = Sides(seed)
+    async with sides.hybrid() as hybrid:
+        await hybrid.run("Look.", strategy="speculate", idempotency_key="k" * 100)
+    for agent in (sides.near, sides.far):
+        contents: dict[str, set[str]] = {}
+        for request in agent.requests:
+            told = str([(message.text, message.tool_calls and message.tool_calls[0].arguments) for message in request.messages])
+            contents.setdefault(request.idempotency_key, set()).add(f"{told} {request.tool_choice}")
+        assert all(len(told) == 1 for told in contents.values())
