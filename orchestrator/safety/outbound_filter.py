@@ -79,7 +79,7 @@ class OutboundRequest:
             raise not_logged(self.member, error) from error
 
     async def log_held(self, reason: str, findings: Mapping[str, int]) -> None:
-        """Log that the message is held back, unless it was to run ahead of its conversation."""
+        """Log that the message is held back, unless it is no part of the run's conversation."""
         if not self._filter.records_held:
             return
         try:

@@ -101,16 +101,16 @@ class RunPrivacy:
         is_declared = "sensitivity" in task.stated and task.policy.sensitivity is Sensitivity.PUBLIC
         return cls(task.policy.privacy, public, records=records, recent=recent, begun=_begun(task.messages), is_declared=is_declared)
 
-    def ahead(self) -> "RunPrivacy":
-        """Return the privacy of steps that run ahead of this run, with the same secrets and placeholders.
+    def aside(self) -> "RunPrivacy":
+        """Return the privacy of messages apart from this run's conversation, with the same secrets and placeholders.
 
         The run may never come to what they tell an agent: what is held back there leaves no trace in it, not even on record.
         """
         _ = self.known_secrets  # computed before the copy, which then shares them
-        ahead = copy(self)
-        ahead._records = None
-        ahead._filter = replace(self._filter, records_held=False)
-        return ahead
+        aside = copy(self)
+        aside._records = None
+        aside._filter = replace(self._filter, records_held=False)
+        return aside
 
     @cached_property
     def known_secrets(self) -> KnownSecrets:

@@ -1,5 +1,6 @@
 """Evidence about a draft: before it calls a tool that may change something, and at its end, where the next agent may take over."""
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -263,13 +264,18 @@ class Judging:
     async def _judged(self, kind: VerifierKind) -> Verification:
         """Ask the judge for its verdict, corrected by the outcomes of earlier ones."""
         task, handle = self._turn.task, self._judge
+        log = self._log_aside() if kind is VerifierKind.RUBRIC else self._log
         correction = self._router.outcomes.card_correction(verdicts_of(kind))
         verifier = JudgeVerifier(
-            AskedAgent(handle, self._log, kind),
+            AskedAgent(handle, log, kind),
             lambda raw: correction.corrected(handle.name, task.task_class, raw).probability if task.policy.router.learn else raw,
             self._points(kind),
         )
-        found = await verifier.verify(task, [self._text], self._evidence)
+        try:
+            found = await verifier.verify(task, [self._text], self._evidence)
+        finally:
+            if log is not self._log:
+                self._log.made.extend(log.made)
         if found.raw is not None:
             self.verified[kind] = VerifiedDraft(
                 judge=handle.name,
@@ -280,6 +286,12 @@ class Judging:
                 seconds=found.cost.seconds,
             )
         return found
+
+    def _log_aside(self) -> CallLog:
+        """Return a log for a judge that is told of faults. They are no words of this run: private ones do not keep it on the device."""
+        privacy = self._context.privacy
+        context = self._context if privacy is None else replace(self._context, privacy=privacy.aside())
+        return CallLog(self._turn.state, self._log.runtime.override(context=context))
 
     @property
     def _judge(self) -> AgentHandle:

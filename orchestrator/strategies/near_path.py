@@ -99,7 +99,7 @@ class NearPath:
         self.far = turn.handle
         self.rates = nodes.router.outcomes.agreement
         self.config: SpeculateConfig = turn.task.policy.speculate
-        privacy = None if given.privacy is None else given.privacy.ahead()
+        privacy = None if given.privacy is None else given.privacy.aside()
         self._context = replace(given, listener=None, outcomes=None, privacy=privacy, keeping=None)
         self.runtime = runtime.override(context=self._context)
         self._near, self._nodes, self._turn = near, nodes, turn

@@ -250,6 +250,16 @@ def test_faults_that_were_named_once_make_room_for_later_ones() -> None:
     assert faults.of("bills", user="bo", reach=Tier.SHARED)[0] == "It is a guess."
 
 
+async def test_a_fault_that_looks_private_does_not_keep_later_tasks_on_the_device() -> None:
+    judge = Judge("Right: No")
+    async with hybrid_of(judge, "rubric", "outcome") as hybrid:
+        done = await hybrid.run(QUESTION)
+        hybrid.report(done, score=0.0, because="It was to name mira.falk@example.org.")
+        result = await hybrid.run(QUESTION)
+    assert (result.text, result.agent) == ("later", "far")
+    assert not [request for request in judge.verdicts if "mira.falk" in request.messages[-1].text]
+
+
 async def test_a_fault_is_told_in_one_line_of_whole_characters() -> None:
     judge = Judge("Right: Yes")
     async with hybrid_of(judge, "rubric") as hybrid:
