@@ -220,7 +220,7 @@ def near_path(turn: AgentTurn, nodes: "TaskNodes", runtime: TaskRuntime) -> Near
 def content_of(request: StepRequest) -> str:
     """Return all of a request that can change its reply as text. Calls are numbered, since their ids mean nothing."""
     numbers: dict[str, str] = {}
-    messages = [_numbered(message.model_dump(mode="json"), numbers) for message in request.messages]
+    messages = [_numbered(message, numbers) for message in request.messages]
     return canonical({**request.model_dump(mode="json", exclude=_NOT_CONTENT), "messages": messages})
 
 
@@ -235,15 +235,17 @@ def ahead_of(request: StepRequest, name: str, content: str) -> StepRequest:
 
 def step_of(message: Message) -> str:
     """Return the content of one step: what it says, and its calls without their ids."""
-    return canonical(_numbered(message.model_dump(mode="json"), {}))
+    return canonical(_numbered(message, {}))
 
 
-def _numbered(message: dict[str, Any], numbers: dict[str, str]) -> dict[str, Any]:
-    calls = [{**call, "id": numbers.setdefault(call["id"], str(len(numbers)))} for call in message.get("tool_calls") or ()]
-    result = message.get("tool_result")
+def _numbered(message: Message, numbers: dict[str, str]) -> dict[str, Any]:
+    told = message.model_dump(mode="json", exclude={"attachments"})
+    calls = [{**call, "id": numbers.setdefault(call["id"], str(len(numbers)))} for call in told["tool_calls"]]
+    result = told["tool_result"]
     if result is not None:
         result = {**result, "call_id": numbers.get(result["call_id"], result["call_id"])}
-    return {**message, "tool_calls": calls, "tool_result": result}
+    attached = [(each.media_type, each.name, sha256(each.data).hexdigest()) for each in message.attachments]
+    return {**told, "tool_calls": calls, "tool_result": result, "attachments": attached}
 
 
 def _call_key(call: ToolCall) -> str:
