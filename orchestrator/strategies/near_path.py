@@ -92,7 +92,7 @@ class NearPath:
     asked what follows: far's reply counts only if the call, once far has made it, says just that.
     """
 
-    def __init__(self, turn: AgentTurn, near: AgentHandle, nodes: "TaskNodes", runtime: TaskRuntime) -> None:
+    def __init__(self, turn: AgentTurn, near: AgentHandle, nodes: "TaskNodes", runtime: TaskRuntime, whole: StepRequest) -> None:
         assert turn.draft is not None, "far's attempt has begun"
         given = nodes.context(runtime)
         self.start: TaskState = {**turn.state, "draft": as_json(turn.draft)}
@@ -104,6 +104,11 @@ class NearPath:
         self.runtime = runtime.override(context=self._context)
         self._near, self._nodes, self._turn = near, nodes, turn
         self._has_guessed = False
+        self._whole = whole
+
+    def is_whole(self, request: StepRequest) -> bool:
+        """Return whether far is sent the conversation as it is. Of a shortened one, near could not tell how the next will be shortened."""
+        return request.messages == self._whole.messages
 
     @property
     def told_before(self) -> Speculation:
@@ -207,14 +212,14 @@ class NearPath:
         return request
 
 
-def near_path(turn: AgentTurn, nodes: "TaskNodes", runtime: TaskRuntime) -> NearPath | None:
-    """Return the way ahead of the step under way; None where nothing runs ahead of it."""
+def near_path(turn: AgentTurn, nodes: "TaskNodes", runtime: TaskRuntime, whole: StepRequest) -> NearPath | None:
+    """Return the way ahead of the step under way, whose request is `whole` before it is shortened; None where nothing runs ahead of it."""
     context: TaskContext | None = runtime.context
     is_on = turn.decision.strategy is Strategy.SPECULATE and turn.handle.side is Side.FAR
     if context is None or context.ahead is None or not is_on or label_of(turn.state).tier is not Tier.SHARED:
         return None
     near = next((nodes.pool[name] for name in turn.decision.candidates if nodes.pool[name].side is Side.NEAR), None)
-    return None if near is None else NearPath(turn, near, nodes, runtime)
+    return None if near is None else NearPath(turn, near, nodes, runtime, whole)
 
 
 def content_of(request: StepRequest) -> str:

@@ -96,7 +96,8 @@ class LookAhead:
         if self._expected not in ("", key):  # a tool has said something else than near was told
             await self._abandon(log)
         self._asked_now = key
-        self._begin(path, key)
+        if path.is_whole(request):
+            self._begin(path, key)
         try:
             reply = await self._early_reply(key, log, listener)
             if reply is None:

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from nearfar import Hybrid, NearfarError, RateLimited, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, tool
-from nearfar.protocols import ModelError
+from nearfar.protocols import Limits, ModelError
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -87,3 +87,24 @@ async def test_a_near_side_that_fails_ahead_can_still_stand_in_for_far(error: Ne
         result = await hybrid.run("Look.", strategy="speculate", sensitivity="public")
     assert (result.agent, result.text) == ("near", "Done.")
     assert sum(call.role == "speculate" for call in result.calls) == 1, "a near side that is away is not asked ahead again"
+
+
+async def test_near_does_not_run_ahead_of_a_conversation_that_is_shortened_for_far() -> None:
+    @tool(effect="read", source="internal_tool")
+    async def read(page: int) -> str:
+        """Read a page."""
+        return f"page {page} " + "word " * 390
+
+    def step(request: StepRequest) -> Reply:
+        pages = [int(str(call.arguments["page"])) for message in request.messages for call in message.tool_calls]
+        page = max(pages, default=0) + 1
+        return "Done." if page > 6 else ToolCall(id=f"c{page}", name="read", arguments={"page": page})
+
+    limits = Limits(concurrency=64, context_tokens=1600)
+    far = ScriptedAgent(step, name="far", side=Side.FAR, pace=0.03, limits=limits)
+    policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}, "compression": {"use": "always"}}
+    async with Hybrid(near=ScriptedAgent(step, name="near"), far=far, tools=[read], policy=policy) as hybrid:
+        result = await hybrid.run("Read.", strategy="speculate")
+    assert (result.agent, result.text) == ("far", "Done.")
+    assert result.speculation is not None
+    assert len(result.speculation.judged) < 6, "it ends where the first message is left out"
