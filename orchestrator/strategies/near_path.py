@@ -14,7 +14,7 @@ from ..task.labels import Integrity
 from ..task.modes import Strategy
 from ..task.policy import SpeculateConfig
 from ..task.results import JudgedProposal, Speculation, ToolOutcome
-from ..task.tools import Effect, Tool
+from ..task.tools import LOOKED_UP, Effect, Tool
 from ..util.json_text import canonical
 from .calls import CallLog, TaskRuntime
 from .state import Json, TaskContext, TaskState, as_agent_sees, as_json, label_of, outcomes_of, value_of
@@ -51,7 +51,7 @@ class KeptLookups:
 
         def settle(outcomes: Sequence[ToolOutcome]) -> None:
             for future, outcome in zip(futures, outcomes, strict=False):
-                if outcome.outcome == "done":
+                if outcome.outcome == "done" and not outcome.result.endswith(LOOKED_UP):  # it may have been looked up aside alone
                     future.set_result(outcome.result)
 
         try:
@@ -105,6 +105,8 @@ class NearPath:
         self._near, self._nodes, self._turn = near, nodes, turn
         self._has_guessed = False
         self._whole = whole
+        own_results = given.tool_checks.own_results
+        self._own_results = None if own_results is None else own_results.aside()
 
     def is_whole(self, request: StepRequest) -> bool:
         """Return whether far is sent the conversation as it is. Of a shortened one, near could not tell how the next will be shortened."""
@@ -171,7 +173,8 @@ class NearPath:
         if not all(call.name in texts for call in changing):
             return None
         self._has_guessed = self._has_guessed or bool(changing)
-        checks = replace(self._context.tool_checks, effects=None, approver=None, kept=Acknowledgements(texts), own_results=None)
+        told = Acknowledgements(texts)
+        checks = replace(self._context.tool_checks, effects=None, approver=None, kept=told, own_results=self._own_results)
         dry = self.runtime.override(context=replace(self._context, tool_checks=checks, trace=None, recollection=None))
         draft: Json = {**(state["draft"] or {}), "steps": _steps(state) + 1}
         begun: TaskState = {**state, "messages": [*state["messages"], as_json(said)], "draft": draft}

@@ -90,3 +90,34 @@ async def test_requests_that_differ_have_different_idempotency_keys(seed: int) -
             told = str([(message.text, message.tool_calls and message.tool_calls[0].arguments) for message in request.messages])
             contents.setdefault(request.idempotency_key, set()).add(f"{told} {request.tool_choice}")
         assert all(len(told) == 1 for told in contents.values())
+
+
+async def test_no_far_call_is_wasted_on_a_look_up_that_is_not_made_again() -> None:
+    def step(request: StepRequest) -> Reply:
+        number = sum(message.role == "tool" for message in request.messages)
+        return "Done." if number == 4 else ToolCall(id=f"c{number}", name="look", arguments={"at": number % 2})
+
+    far, near = ScriptedAgent(step, name="far", side=Side.FAR, pace=0.05), ScriptedAgent(step, name="near")
+    policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}, "unchanging_tools": ["look"]}
+    async with Hybrid(near=near, far=far, tools=[look], policy=policy) as hybrid:
+        result = await hybrid.run("Look.", strategy="speculate")
+    assert len(far.requests) == 5
+    assert not any(call.shadow for call in result.calls)
+
+
+async def test_a_repetition_that_near_alone_has_made_is_no_repetition_for_far() -> None:
+    def step(request: StepRequest, *places: str) -> Reply:
+        number = sum(message.role == "tool" for message in request.messages)
+        return "Done." if number == len(places) else ToolCall(id=f"c{number}", name="find", arguments={"name": places[number]})
+
+    @tool(effect="read", source="internal_tool")
+    async def find(name: str) -> str:
+        """Find a place."""
+        return f"found {name}"
+
+    far = ScriptedAgent(lambda request: step(request, "Mira "), name="far", side=Side.FAR, pace=0.1)
+    near = ScriptedAgent(lambda request: step(request, "mira", "Mira ", "Mira "), name="near")
+    policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}, "unchanging_tools": ["find"]}
+    async with Hybrid(near=near, far=far, tools=[find], policy=policy) as hybrid:
+        result = await hybrid.run("Find.", strategy="speculate")
+    assert [outcome.result for outcome in result.tool_calls] == ["found Mira "]
