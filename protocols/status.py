@@ -1,7 +1,7 @@
 """Errors as gRPC statuses: the class is the `reason` of a google.rpc.ErrorInfo, so that both ends raise the same class."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import Final, NoReturn, TypeVar, cast
 
 import anyio
@@ -52,13 +52,13 @@ async def abort(context: Context, error: NearfarError) -> NoReturn:
     raise asyncio.CancelledError
 
 
-async def begun(operation: Awaitable[T]) -> T:
+async def begun(operation: Coroutine[object, object, T]) -> T:
     """Wait for the operation that begins a reply, its metadata or its first message, and return its result.
 
     gRPC accepts no status during that operation, so a call that ended just then would end for its client only at its deadline. A
     cancellation waits for the operation, for a second at most.
     """
-    sending = asyncio.ensure_future(operation)
+    sending = asyncio.create_task(operation)
     try:
         return await asyncio.shield(sending)
     except asyncio.CancelledError:
