@@ -5,7 +5,6 @@ import inspect
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -98,8 +97,8 @@ class Entrance(grpc.aio.ServerInterceptor):
         self._handlers[name] = guarded
         return guarded
 
-    def admitted(self, method: str, context: Context) -> AbstractContextManager[Share]:
-        """Count a call while it is open. Raise the error with which it is refused."""
+    def admit(self, method: str, context: Context) -> Share:
+        """Return the share of a call's caller, to count the call while it is open. Raise the error with which it is refused."""
         if method.startswith(_FOR_STRANGERS):
             return self._shares.call(("stranger", home_of(context.peer()) or ""), CALLS_OF_A_STRANGER)
         return self._shares.call(("caller", self._caller(method, context)), CALLS_OF_A_CALLER)
@@ -127,7 +126,7 @@ class _Method:
     async def serve(self, requests: AsyncIterator[object], context: Context) -> None:
         """Answer a call, and end it with an error of ours whatever happens."""
         try:
-            with self._entrance.admitted(self._name, context) as share:
+            with self._entrance.admit(self._name, context) as share:
                 answer = self._answer(share, requests, context)
                 await (_soon(answer) if self._is_brief else answer)
         except NearfarError as error:

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import random
+import secrets
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeAlias, TypeVar
-from uuid import uuid4
 
 import anyio
 import grpc
@@ -96,7 +96,7 @@ class RemoteStep:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._message = pb.StepCall(
-            agent=agent, idempotency_key=request.idempotency_key, request=request_to_proto(request), reader=uuid4().hex
+            agent=agent, idempotency_key=request.idempotency_key, request=request_to_proto(request), reader=secrets.token_hex(16)
         )
         if self._message.ByteSize() > MAX_MESSAGE_BYTES:
             raise InvalidRequest(f"the request is larger than {MAX_MESSAGE_BYTES} bytes", hint="shorten the conversation")
