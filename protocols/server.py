@@ -182,7 +182,6 @@ class _Delivery:
     async def send(self, step: LoggedStep, *, position: int) -> None:
         """Send the events from `position` on, as they come, until the step is done."""
         try:
-            await asyncio.sleep(0)  # a fast agent, whose task comes before this one in the next turn of the loop, has an event by then
             position += await self._call.begin(self._begin(step, position))
             while True:
                 while position < len(step.events):
@@ -197,6 +196,7 @@ class _Delivery:
 
     async def _begin(self, step: LoggedStep, position: int) -> int:
         """Send the metadata, or the first event in place of them. Returns how many events were sent."""
+        await asyncio.sleep(0)  # a fast agent, whose task comes before this one in the next turn of the loop, has an event by then
         if position or not step.events:
             await self._context.send_initial_metadata(ACCEPTED)
             return 0
