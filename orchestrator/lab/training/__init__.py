@@ -198,7 +198,7 @@ def write_head(parts: HeadParts, folder: Path) -> None:
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        onnx.save(_words(parts.words), folder / WORDS)
+        _save_words(parts.words, folder / WORDS)
         if parts.likeness is not None:
             onnx.save(_likeness(parts.likeness), folder / LIKENESS)
         (folder / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -206,26 +206,12 @@ def write_head(parts: HeadParts, folder: Path) -> None:
         raise ConfigError(f"the head cannot be written to {folder}: {error}", hint="name a folder that can be written") from error
 
 
-def _words(part: WordsPart) -> "onnx.ModelProto":
-    """Build the words model. It maps `buckets` and `values`, of shape (n-grams,), and `surface`, of shape (measures,), to `logits`, of
-    shape (agents,)."""
+def _save_words(part: WordsPart, path: Path) -> None:
     import numpy
 
-    graph = _Graph()
-    graph.give("buckets", numpy.int64, ["grams"])
-    graph.give("values", numpy.float32, ["grams"])
-    graph.give("surface", numpy.float32, [len(SURFACE)])
-    weighted = graph.add("Mul", "values", graph.add("Gather", graph.constant("rarity", part.rarity), "buckets"))
-    length = graph.add("Max", graph.add("ReduceL2", weighted, keepdims=1), graph.constant("least", numpy.float32(1e-6)))
-    from_words = graph.add(
-        "MatMul", graph.add("Div", weighted, length), graph.add("Gather", graph.constant("words", part.words), "buckets")
-    )
     # The surface is standardised and weighted in one step.
     slopes = part.surface / part.scale[:, None]
-    from_surface = graph.add("MatMul", "surface", graph.constant("slopes", slopes))
-    bias = graph.constant("bias", part.bias - part.centre @ slopes)
-    graph.add("Add", graph.add("Add", from_words, from_surface), bias, name="logits")
-    return graph.model("words", logits=[len(part.bias)])
+    numpy.savez(path, rarity=part.rarity, words=part.words, surface=slopes, bias=part.bias - part.centre @ slopes)
 
 
 def _likeness(part: LikenessPart) -> "onnx.ModelProto":

@@ -190,8 +190,8 @@ class Features:
         rows = [hashed(prompt) for prompt in prompts]
         return cls(
             starts=numpy.cumsum([0, *(len(buckets) for buckets, _ in rows)]),
-            buckets=numpy.array([bucket for buckets, _ in rows for bucket in buckets], dtype=numpy.int64),
-            values=numpy.array([value for _, values in rows for value in values], dtype=numpy.float32),
+            buckets=numpy.concatenate([buckets for buckets, _ in rows]),
+            values=numpy.concatenate([values for _, values in rows]),
             surface=numpy.array([surface(prompt) for prompt in prompts], dtype=numpy.float32),
         )
 
