@@ -56,6 +56,9 @@ class TaskKind(NamedTuple):
         return nested((tools, *lineage(self.task_class), place))
 
 
+_UNKNOWN_KIND: Final = TaskKind()
+
+
 @dataclass(frozen=True, slots=True)
 class TaskTaken:
     """Measured cost of one task with one agent, over all its steps."""
@@ -385,7 +388,7 @@ class RunningEstimates:
             known.expected.clear()
             known.step.setdefault(_size(tokens), Window()).add(seconds)
 
-    def add_task(self, agent: str, task: TaskTaken, *, kind: TaskKind = TaskKind()) -> None:
+    def add_task(self, agent: str, task: TaskTaken, *, kind: TaskKind = _UNKNOWN_KIND) -> None:
         """Learn what a whole task took, over all its steps."""
         with self._lock:
             known = self._known(agent)
@@ -406,7 +409,7 @@ class RunningEstimates:
         *,
         tokens: int,
         prices: Prices | None,
-        kind: TaskKind = TaskKind(),
+        kind: TaskKind = _UNKNOWN_KIND,
         ahead: int = 0,
     ) -> Costs:
         """Return what a task with a prompt of so many tokens is expected to take, over all its steps.

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from ...protocols import (
@@ -329,7 +328,7 @@ class Router:
         estimates = [self._estimate(agent, success, tokens, later if agent.name in holders else kind) for agent in agents]
         dearest = max((each.dollars.value for each in estimates if each.dollars is not None), default=0.0) or UNKNOWN_DOLLARS
         utilities = [utility_of(task.policy.objective, each, dearest) for each in estimates]
-        return success, [JudgedAgent(*each) for each in zip(agents, estimates, utilities, strict=True)]
+        return success, list(map(JudgedAgent, agents, estimates, utilities))
 
     def _estimate(self, agent: AgentView, success: Success, tokens: int, kind: TaskKind) -> AgentEstimate:
         costs = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices, kind=kind, ahead=self._ahead(agent.name))
