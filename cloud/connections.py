@@ -119,7 +119,7 @@ class Connections:
         self._base_url = base_url
         self._timeout = timeout
         self._open_client = open_client or self._provider_client
-        self._free = anyio.Semaphore(most)
+        self._free = anyio.Semaphore(most, fast_acquire=True)
         self._tls: ssl.SSLContext | None = None
         self._pools: list[Pool] = []
 

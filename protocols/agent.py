@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -361,14 +361,14 @@ async def run_step(agent: Agent, request: StepRequest, emit: Callable[[StepEvent
 
     Any exception but a `NearfarError` is a defect of the agent: it is logged, and the other side only gets an `InternalError`.
     """
-    limit = asyncio.timeout(request.timeout)
+    limit = None if request.timeout is None else asyncio.timeout(request.timeout)
     try:
-        async with limit:
+        async with limit or nullcontext():
             await _pass_on(agent, request, emit)
     except NearfarError as error:
         return error
     except Exception as defect:  # the boundary of a task: without this, the error of the agent would be lost
-        if limit.expired():
+        if limit is not None and limit.expired():
             return DeadlineExceeded("the step took longer than its timeout")
         log_defect(logger, f"agent {agent.card.name!r} failed in a step", defect)
         return InternalError("the agent failed unexpectedly", hint="the server's log has the details")

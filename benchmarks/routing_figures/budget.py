@@ -116,8 +116,7 @@ class _Traffic:
 def _inputs(prompts: Sequence[str]) -> "Floats":
     inputs = numpy.zeros((len(prompts), _BUCKETS))
     for row, prompt in enumerate(prompts):
-        buckets, values = hashed(prompt)
-        numpy.add.at(inputs[row], numpy.array(buckets, dtype=numpy.int64) % _BUCKETS, values)
+        numpy.add.at(inputs[row], hashed(prompt) % _BUCKETS, 1.0)
     inputs /= numpy.sqrt((inputs**2).sum(1, keepdims=True)) + 1e-6
     return numpy.concatenate([inputs, numpy.array([surface(prompt) for prompt in prompts])], axis=1)
 

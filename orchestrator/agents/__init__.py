@@ -95,6 +95,8 @@ class AgentHandle:
         self._agent: Agent | None = source if isinstance(source, Agent) else None
         self._unwrapped = self._agent
         self._probing: asyncio.Task[None] | None = None
+        self._opening_on: asyncio.Task[Agent] | None = None
+        """Opens the agent, whoever waits for that."""
         self._opening = anyio.Lock()
         self._failed_to_open: list[AgentError] = []
         """The last failure, for those who waited for it; a new list each time."""
@@ -175,6 +177,16 @@ class AgentHandle:
             assert self._agent is not None, "it was kept"
             return self._agent
 
+    async def open_uncancelled(self) -> Agent:
+        """Open the agent as `open` does, and to the end where the caller is cancelled: the next one would have to load it from the start.
+
+        Raises what `open` raises.
+        """
+        if self._opening_on is None or self._opening_on.done():
+            self._opening_on = asyncio.create_task(self.open())
+            self._opening_on.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps there is no caller left
+        return await asyncio.shield(self._opening_on)
+
     async def count_tokens(self, request: StepRequest) -> int | None:
         """Return the tokens of a step's prompt by the agent's own tokenizer; None: the agent cannot count. Raises what `open` raises."""
         await self.open()
@@ -233,7 +245,7 @@ class AgentHandle:
 
     def forget(self) -> None:
         """Drop objects of an event loop that is closed. An agent that this handle opened is ended; the next task opens it again."""
-        self._probing, self._opening, self._failed_to_open = None, anyio.Lock(), []
+        self._probing, self._opening_on, self._opening, self._failed_to_open = None, None, anyio.Lock(), []
         if isinstance(self._source, Agent):
             self._keep(self._source)
         elif self._unwrapped is not None:
@@ -244,8 +256,8 @@ class AgentHandle:
 
     async def release(self) -> None:
         """Close the agent as `aclose` does, but let the next task open it again."""
-        if self._probing is not None:
-            await cancel_task(self._probing)
+        for task in filter(None, (self._probing, self._opening_on)):
+            await cancel_task(task)
         async with self._opening:
             if self._agent is None or isinstance(self._source, Agent):
                 return

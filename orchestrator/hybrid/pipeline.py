@@ -415,7 +415,7 @@ class Pipeline:
 
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
         """Run the task's graph and return its final state. What ran ahead of it has ended by then."""
-        if work.task.policy.strategy is not Strategy.SPECULATE:
+        if work.task.policy.strategy is not Strategy.SPECULATE and not work.task.role:  # each role has a strategy of its own
             return await self._finished(work, options)
         from ..strategies.speculation import LookAhead
 

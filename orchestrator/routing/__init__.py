@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from ...protocols import (
@@ -27,7 +26,7 @@ from ..task.decisions import AgentEstimate, ConsideredAgent, EstimateSource, Rou
 from ..task.modes import AgentView, Mode, Situation, Strategy
 from ..task.policy import Policy
 from ..task.results import Call, Result
-from ..task.routing_policy import LimitsConfig, RouterConfig
+from ..task.routing_policy import RouterConfig
 from ..task.rules import Ruling, ruling
 from .auto import Selector
 from .costs import TaskKind, TaskTaken
@@ -66,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 _CHOOSING = frozenset({Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE, Strategy.SPECULATE})
 """Strategies in which any agent may come first: in the others each has a role."""
-_NO_LIMITS = LimitsConfig()
+_NO_RULING = Ruling()
 _GUESS = "nothing is known yet of how these agents do, so the near side goes first, since it is free"
 
 
@@ -159,7 +158,7 @@ class Router:
         remaining.reasons[:0] = [*task.reasons, *found.reasons]
         self._check_breakers(policy, remaining)
         success, judged = self._judged(task, remaining, tools)
-        if policy.limits != _NO_LIMITS:
+        if policy.limits.model_fields_set:
             self._hold_limits(task, remaining, judged, spent)
             judged = [each for each in judged if each.agent in remaining.agents]
         return self._decision(task, mode, found, remaining, judged, agents=agents, success=success)
@@ -298,7 +297,7 @@ class Router:
     def _found(self, task: Task, tools: Collection[str]) -> Ruling:
         if task.ruling is not None:
             return task.ruling
-        return ruling(task.policy.rules, self._situation(task, tools)) if task.policy.rules else Ruling()
+        return ruling(task.policy.rules, self._situation(task, tools)) if task.policy.rules else _NO_RULING
 
     def _situation(self, task: Task, tools: Collection[str]) -> Situation:
         policy = task.policy
@@ -325,11 +324,11 @@ class Router:
             success = self.success.unread(agents, task.task_class)
         tokens, holders = _tokens(task), self.prefixes.holders(task.messages)
         kind = TaskKind(task.task_class, bool(tools))
-        later = replace(kind, is_follow_up=True) if holders else kind
-        estimates = {agent.name: self._estimate(agent, success, tokens, later if agent.name in holders else kind) for agent in agents}
-        dearest = max((each.dollars.value for each in estimates.values() if each.dollars is not None), default=0.0)
-        utilities = {name: utility_of(task.policy.objective, each, dearest or UNKNOWN_DOLLARS) for name, each in estimates.items()}
-        return success, [JudgedAgent(agent, estimates[agent.name], utilities[agent.name]) for agent in agents]
+        later = kind._replace(is_follow_up=True) if holders else kind
+        estimates = [self._estimate(agent, success, tokens, later if agent.name in holders else kind) for agent in agents]
+        dearest = max((each.dollars.value for each in estimates if each.dollars is not None), default=0.0) or UNKNOWN_DOLLARS
+        utilities = [utility_of(task.policy.objective, each, dearest) for each in estimates]
+        return success, list(map(JudgedAgent, agents, estimates, utilities))
 
     def _estimate(self, agent: AgentView, success: Success, tokens: int, kind: TaskKind) -> AgentEstimate:
         costs = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices, kind=kind, ahead=self._ahead(agent.name))
@@ -442,8 +441,10 @@ class Router:
 
     def _plan_price(self, task: Task, judged: Sequence[JudgedAgent], supervisor: str | None) -> float:
         """Return the utility that the budget asks of one plan of the supervisor."""
+        if supervisor is None or not (price := self._dollar_price(task.policy)):
+            return 0.0
         planner = next((each for each in judged if each.agent.name == supervisor), None)
-        if planner is None or not (price := self._dollar_price(task.policy)):
+        if planner is None:
             return 0.0
         prices, expected = planner.agent.prices, planner.estimate.dollars
         if prices is None:
@@ -455,6 +456,8 @@ class Router:
         """Apply rules, session and order of fallback to the order. Return it, and True if rules or session settled the first agent."""
         names = [each.agent.name for each in order]
         first = self._first(task, names, found, remaining)
+        if first is None and not task.policy.fallback.order:
+            return order, False
         rest = [name for name in (first, *names[:1], *task.policy.fallback.order, *names) if name in names]
         by_name = {each.agent.name: each for each in order}
         return [by_name[name] for name in dict.fromkeys(rest)], first is not None
@@ -491,8 +494,10 @@ def _steers(settings: RouterConfig) -> bool:
 
 
 def _tokens(task: Task) -> int:
-    attached = sum(attachment.most_tokens for message in task.messages for attachment in message.attachments)
-    return sum(tokens_by_length(message.text) for message in task.messages) + tokens_by_length(task.context or "") + attached
+    tokens = tokens_by_length(task.context or "")
+    for message in task.messages:
+        tokens += tokens_by_length(message.text) + sum(attachment.most_tokens for attachment in message.attachments)
+    return tokens
 
 
 def _is_escalated_under_a_budget(task: Task, result: Result) -> bool:

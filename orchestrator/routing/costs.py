@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import hypot, sqrt
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...protocols import Prices, Side, Usage
 from ..agents import Pace, PaceSource, no_pace
@@ -29,7 +29,9 @@ Group = tuple[str, ...]
 
 def lineage(name: str) -> tuple[str, ...]:
     """Return a class and those above it, the widest first: `search`, `search/hops`."""
-    parts = name.split("/") if name else []
+    if not name:
+        return ()
+    parts = name.split("/")
     return tuple("/".join(parts[: depth + 1]) for depth in range(len(parts)))
 
 
@@ -38,8 +40,7 @@ def nested(path: Group) -> tuple[Group, ...]:
     return tuple(path[:depth] for depth in range(len(path) + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class TaskKind:
+class TaskKind(NamedTuple):
     """A kind of task, as far as it is known before the task is served."""
 
     task_class: str = ""
@@ -53,6 +54,9 @@ class TaskKind:
         """The kinds that hold this one and itself, the widest first."""
         tools, place = "tools" if self.has_tools else "no tools", "follow-up" if self.is_follow_up else "beginning"
         return nested((tools, *lineage(self.task_class), place))
+
+
+_UNKNOWN_KIND: Final = TaskKind()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +235,7 @@ _PRIOR_SECONDS: Final[Mapping[Side, tuple[float, float]]] = {Side.NEAR: (0.5, 4.
 """To the first token and to the end of a step, before anything was measured: typical of a laptop and of a provider."""
 _UNSURE: Final = 1.0
 """Deviation of a prior, as a share of its value."""
+_FREE: Final = Estimate(0.0, 0.0, EstimateSource.PRIOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,8 +327,7 @@ class _Expected:
     """Mean costs of whole tasks of this kind; None if none was seen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(NamedTuple):
     """Expected cost of a task with one agent."""
 
     first_token_seconds: Estimate
@@ -346,7 +350,7 @@ class Costs:
         def later(time: Estimate) -> Estimate:
             return replace(time, value=time.value + wait, deviation=hypot(time.deviation, deviation))
 
-        return replace(self, first_token_seconds=later(self.first_token_seconds), seconds=later(self.seconds), queue_seconds=wait)
+        return self._replace(first_token_seconds=later(self.first_token_seconds), seconds=later(self.seconds), queue_seconds=wait)
 
 
 class RunningEstimates:
@@ -384,7 +388,7 @@ class RunningEstimates:
             known.expected.clear()
             known.step.setdefault(_size(tokens), Window()).add(seconds)
 
-    def add_task(self, agent: str, task: TaskTaken, *, kind: TaskKind = TaskKind()) -> None:
+    def add_task(self, agent: str, task: TaskTaken, *, kind: TaskKind = _UNKNOWN_KIND) -> None:
         """Learn what a whole task took, over all its steps."""
         with self._lock:
             known = self._known(agent)
@@ -405,7 +409,7 @@ class RunningEstimates:
         *,
         tokens: int,
         prices: Prices | None,
-        kind: TaskKind = TaskKind(),
+        kind: TaskKind = _UNKNOWN_KIND,
         ahead: int = 0,
     ) -> Costs:
         """Return what a task with a prompt of so many tokens is expected to take, over all its steps.
@@ -494,4 +498,4 @@ def _dollars(known: _Agent, side: Side, expected: _Expected, *, tokens: int, pri
     if len(known.dollars_per_token):
         seen = known.dollars_per_token.observed
         return Estimate(seen.mean * (tokens + output.value), seen.mean * output.deviation, EstimateSource.MEASURED)
-    return Estimate(0.0, 0.0, EstimateSource.PRIOR) if side is Side.NEAR else None
+    return _FREE if side is Side.NEAR else None

@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ...protocols import (
     Capabilities,
@@ -95,16 +96,16 @@ def eligible(
     if not remaining or (strategy in CLOUD_LIKE and not _has(Side.FAR, remaining)):
         wanted = Side.FAR if strategy in CLOUD_LIKE else " or ".join(order)
         raise ConfigError(f"no {wanted} agent is configured", hint=f"strategy {strategy} with mode {mode} needs one")
-    _note_sides(agents, found, mode)
+    _note_sides(agents, order, found, mode)
     _keep_private(found, strategy, sensitivity)
     _keep_capable(found, needs)
     return found
 
 
-def _note_sides(agents: Sequence[AgentView], found: Eligible, mode: Mode) -> None:
+def _note_sides(agents: Sequence[AgentView], sides: Sequence[Side], found: Eligible, mode: Mode) -> None:
     """Record why agents were left out by mode and strategy; the first reason of the decision says it already."""
     for agent in agents:
-        if agent not in found.agents:
+        if agent.side not in sides:
             found.objections[agent.name] = f"mode {mode} and the strategy leave the {agent.side} side out"
 
 
@@ -127,7 +128,7 @@ def _assign_roles(
     )
     if other not in allowed:
         found.reasons.append(f"{executor} works alone: mode {mode} keeps the {other} side out")
-    _note_sides(agents, found, mode)
+    _note_sides(agents, allowed, found, mode)
     _keep_private(found, strategy, sensitivity)
     found.supervisor = next((agent.name for agent in found.agents if agent.side is other), None)
     if found.supervisor is None and other in allowed and not _has(other, agents):
@@ -141,7 +142,7 @@ def _assign_roles(
 def _order(strategy: Strategy, mode: Mode) -> tuple[Side, ...]:
     """Return the sides to try, in order."""
     allowed = SIDES_OF_MODE[mode]
-    first = {Strategy.DEVICE: Side.NEAR, **dict.fromkeys(CLOUD_LIKE, Side.FAR)}.get(strategy)
+    first = Side.NEAR if strategy is Strategy.DEVICE else Side.FAR if strategy in CLOUD_LIKE else None
     if first is not None and first not in allowed:
         raise SidesContradict(f"strategy {strategy} contradicts mode {mode}", hint="change one of the two")
     if strategy is Strategy.DEVICE:
@@ -385,8 +386,7 @@ PLAN_TOKENS: Final = 300
 """Tokens of a plan."""
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedAgent:
+class JudgedAgent(NamedTuple):
     """A candidate with what is expected of it."""
 
     agent: AgentView
@@ -418,10 +418,8 @@ def least_taken(judged: JudgedAgent, *, tokens: int) -> Spent:
 
 def advantage_of(judged: Sequence[JudgedAgent]) -> float | None:
     """Return the utility of the best far candidate less that of the best near one; None if a side has no candidate."""
-    best: Mapping[Side, float] = {
-        side: max(each.utility for each in judged if each.agent.side is side) for side in {each.agent.side for each in judged}
-    }
-    return best[Side.FAR] - best[Side.NEAR] if len(best) == 2 else None
+    near, far = ([each.utility for each in judged if each.agent.side is side] for side in (Side.NEAR, Side.FAR))
+    return max(far) - max(near) if near and far else None
 
 
 def far_dollars(judged: Sequence[JudgedAgent]) -> Estimate | None:
@@ -440,7 +438,7 @@ def by_side(judged: Sequence[JudgedAgent], strategy: Strategy) -> list[JudgedAge
 def by_utility(judged: Sequence[JudgedAgent], threshold: float, advantage: float | None) -> list[JudgedAgent]:
     """Put the best agent of the side that the advantage speaks for first, then the others by utility."""
     first = Side.FAR if advantage is not None and advantage > threshold else Side.NEAR
-    ranked = sorted(judged, key=lambda each: -each.utility)
+    ranked = sorted(judged, key=attrgetter("utility"), reverse=True)
     best = next((each for each in ranked if each.agent.side is first), ranked[0])
     return [best, *(each for each in ranked if each is not best)]
 
@@ -455,9 +453,12 @@ def as_considered(each: JudgedAgent) -> ConsideredAgent:
 
 
 def left_out(agents: Sequence[AgentView], remaining: Eligible) -> list[ConsideredAgent]:
-    out = (agent for agent in agents if agent not in remaining.agents)
-    objections = {agent.name: remaining.objections.get(agent.name, _NOT_NAMED) for agent in out}
-    return [ConsideredAgent(agent.name, agent.side, None, None, objections[agent.name]) for agent in agents if agent.name in objections]
+    names = {agent.name for agent in remaining.agents}
+    return [
+        ConsideredAgent(agent.name, agent.side, None, None, remaining.objections.get(agent.name, _NOT_NAMED))
+        for agent in agents
+        if agent.name not in names
+    ]
 
 
 def reason_for(order: Sequence[JudgedAgent], advantage: float, threshold: float) -> str:

@@ -15,8 +15,10 @@ from math import erfc, exp, inf, log, log10, pi, prod, sqrt
 from threading import Lock
 from typing import Final, NamedTuple, Self
 
+from pydantic import Field
+
 from ...protocols import AgentCard, Effort, Side, StepRequest
-from ...protocols.steps import Value
+from ...protocols.steps import MOST_TOKENS, Value
 from ..task import Task, tokens_by_length
 from ..task.results import STEP, AskedReasoning, Call, JudgedProposal, ToolOutcome
 from .costs import Group, lineage, nested
@@ -139,8 +141,8 @@ class ReasonedStep(Value):
     side: Side
     role: str
     task_class: str = ""
-    prompt_tokens: int
-    tokens: int
+    prompt_tokens: int = Field(ge=0)
+    tokens: int = Field(gt=0, le=MOST_TOKENS)
     """Reasoning tokens that it took."""
     asked: AskedReasoning = AskedReasoning()
 

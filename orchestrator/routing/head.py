@@ -10,14 +10,14 @@ needs fewer labels than a regression of each agent's success, since what is hard
 """
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import combinations
-from math import exp, log, log1p
+from math import exp, log1p, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from zipfile import BadZipFile
 from zlib import crc32
 
 from pydantic import Field, ValidationError, model_validator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Vector = NDArray[numpy.float32]
 
 
-VERSION: Final = "hashed/3"
+VERSION: Final = "hashed/4"
 """Version of the features; a head trained on another version cannot be used."""
 BUCKETS: Final = 1 << 17
 """Buckets of the hashing trick (arXiv 0902.2206): n-grams that share one share a weight."""
@@ -58,11 +58,16 @@ SURFACE: Final = (
 
 _WORD: Final = re.compile(rb"[a-z0-9_\x80-\xff]+|[^\sa-z0-9_\x80-\xff]")
 _SUM: Final = re.compile(r"\d\s*[-+*/=]\s*\d")
-_CODE: Final = b"{}();=<>_"
-_FORMULA: Final = b"\\^$"
-_DIGITS: Final = b"0123456789"
-_CAPITALS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_SIGNS: Final = b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+_GROUPS: Final = {
+    b"0": b"0123456789",
+    b"A": b"ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    b"{": b"{}();=<>_",
+    b"^": b"\\^$",
+    b"?": b"?",
+    b".": b"!\"#%&'*+,-./:@[]`|~",
+}
+"""Digits, capitals, signs of code, of formulas and of questions, and other signs, by one that stands for the group."""
+_KINDS: Final = bytes.maketrans(b"".join(_GROUPS.values()), b"".join(len(group) * kind for kind, group in _GROUPS.items()))
 
 
 def windowed(text: str) -> str:
@@ -70,46 +75,41 @@ def windowed(text: str) -> str:
     return text if len(text) <= 2 * WINDOW else f"{text[:WINDOW]} {text[-WINDOW:]}"
 
 
-def hashed(text: str) -> tuple[list[int], list[float]]:
-    """Hash the text's words and pairs of neighbouring words. Return each bucket once, and 1 + the logarithm of how often it occurs."""
+def hashed(text: str) -> "NDArray[numpy.int64]":
+    """Hash the text's words and pairs of neighbouring words. Return the bucket of each, once however often it occurs."""
+    import numpy
+
     words = _WORD.findall(windowed(text).lower().encode("utf-8", "replace"))
-    sums = [crc32(word) for word in words]
-    # A checksum can be continued: this is that of both words with a space between them.
-    sums += [crc32(b" " + word, before) for word, before in zip(words[1:], sums, strict=False)]
-    counts = Counter([checksum % BUCKETS for checksum in sums])
-    return list(counts), [1.0 if count == 1 else 1.0 + log(count) for count in counts.values()]
+    sums = [*map(crc32, words)]
+    # A checksum can be continued: this is that of both words with a space between them. No word holds a line break.
+    grams = {*sums, *map(crc32, b"\n ".join(words).split(b"\n")[1:], sums)}
+    found: NDArray[numpy.int64] = numpy.fromiter(grams, numpy.int64, len(grams)) % BUCKETS
+    return found
 
 
 def surface(text: str) -> tuple[float, ...]:
     """Measure what `SURFACE` names: counts as logarithms, else shares of characters or words; of a long text, of its windows."""
     seen = windowed(text)
     raw = seen.encode("utf-8", "replace")
+    # Several counts of one character are far faster than one of several characters.
+    digits, capitals, code, formulas, questions, others = map(raw.translate(_KINDS).count, _GROUPS)
+    size = max(len(raw), 1)
     words = seen.split()
     count = max(len(words), 1)
-    digits = _share(raw, _DIGITS)
     sums = len(_SUM.findall(seen)) if digits or not seen.isascii() else 0  # a search takes far longer than a count
     return (
         log1p(len(text)),
         log1p(len(words)),
-        log1p(seen.count("\n")),
-        digits,
-        _share(raw, _CAPITALS),
-        _share(raw, _SIGNS),
+        log1p(raw.count(b"\n")),
+        digits / size,
+        capitals / size,
+        (code + formulas + questions + others) / size,
         len(set(words)) / count,
         len("".join(words)) / count,
-        (_count(raw, _FORMULA) + sums) / count,
-        (_count(raw, _CODE) + seen.count("::")) / count,
+        (formulas + sums) / count,
+        (code + raw.count(b"::")) / count,
         seen.count("?") / count,
     )
-
-
-def _share(raw: bytes, characters: bytes) -> float:
-    return 1 - len(raw.translate(None, characters)) / len(raw) if raw else 0.0
-
-
-def _count(raw: bytes, characters: bytes) -> int:
-    # Deleting them all and looking how much is left is far faster than a look at each.
-    return len(raw) - len(raw.translate(None, characters))
 
 
 class HeadPart(StrEnum):
@@ -156,7 +156,7 @@ def sigmoid(logit: float) -> float:
     return 1 / (1 + exp(-min(max(logit, -30.0), 30.0)))
 
 
-WORDS: Final = "words.onnx"
+WORDS: Final = "words.npz"
 LIKENESS: Final = "likeness.onnx"
 CARD: Final = "head.json"
 _TRAIN: Final = "nearfar policy train writes one"
@@ -200,8 +200,7 @@ class HeadCard(Value):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """A head's prediction for one task."""
 
     probabilities: Mapping[str, float]
@@ -212,8 +211,7 @@ class Prediction:
     """The prompt is like those of the training data, or of a class that they had. Else outcomes have yet to show what the head is worth."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(NamedTuple):
     """A head's view of one task, before calibration."""
 
     blend: Blend
@@ -230,6 +228,8 @@ class Sight:
         return with_relative(found, self.relative, self.blend.ridge) if self.relative else found
 
 
+_LEAST_LENGTH: Final = 1e-6
+"""Divisor of the n-grams of an empty prompt."""
 LEAST_CHANCE: Final = 1e-3
 """Least probability that differences between agents may lead to; the greatest is 1 less that."""
 
@@ -245,6 +245,27 @@ def with_relative(probabilities: Sequence[float], relative: Sequence[float], sha
     return [min(max(middle + each, LEAST_CHANCE), 1 - LEAST_CHANCE) for each in wanted]
 
 
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words part. It is computed by numpy: on so few numbers, calling onnxruntime takes several times as long."""
+
+    rarity: "Vector"
+    """(buckets,): what an n-gram counts by how rare it was."""
+    words: "Vector"
+    """(buckets, agents)."""
+    surface: "Vector"
+    """(measures, agents)."""
+    bias: "Vector"
+    """(agents,)."""
+
+    def logits(self, buckets: "NDArray[numpy.int64]", looks: "Vector") -> list[float]:
+        """Return each agent's log-odds for n-grams, which are scaled to unit length, and the measures of the surface."""
+        weighted = self.rarity.take(buckets)
+        length = max(sqrt(weighted @ weighted), _LEAST_LENGTH)
+        found: list[float] = (weighted @ self.words.take(buckets, axis=0) / length + looks @ self.surface + self.bias).tolist()
+        return found
+
+
 class EmbedsText(Protocol):
     """Anything that turns a text into the vector that `Embedder.early` makes of it."""
 
@@ -257,17 +278,19 @@ class Head:
     def __init__(self, folder: Path, embedder: EmbedsText | None = None) -> None:
         """Raises `ConfigError` where the folder holds no head, or one of another version, or onnxruntime is not installed."""
         self.card = read_card(folder)
+        self.base = dict(zip(self.card.agents, self.card.base, strict=True))
+        """Mean outcome of each agent in training, by its name."""
         self._blends = {frozenset(blend.weights): blend for blend in self.card.blends}
         self._embedder = embedder if self.card.embedder is not None else None
-        self._words = self._loaded(folder / WORDS)
+        self._words = read_words(folder / WORDS, agents=len(self.card.agents))
         self._likeness = self._loaded(folder / LIKENESS) if self._embedder is not None else None
 
     def require(self, agents: Sequence[str]) -> None:
         """Raise `ConfigError` where the head was trained for other agents than these."""
-        unknown = sorted(set(agents) - set(self.card.agents))
+        unknown = [agent for agent in agents if agent not in self.base]
         if unknown:
             raise ConfigError(
-                f"the head knows {', '.join(self.card.agents)} and not {', '.join(unknown)}",
+                f"the head knows {', '.join(self.card.agents)} and not {', '.join(sorted(unknown))}",
                 hint="train one on traces of these agents: nearfar policy train",
             )
 
@@ -284,10 +307,8 @@ class Head:
         """Run the parts of the head on a task, without calibration."""
         import numpy
 
-        buckets, values = hashed(prompt)
         looks = numpy.array(surface(prompt), dtype=numpy.float32)
-        grams = {"buckets": numpy.array(buckets, dtype=numpy.int64), "values": numpy.array(values, dtype=numpy.float32)}
-        logits = {HeadPart.WORDS: self._words.run(None, {**grams, "surface": looks})[0].tolist()}
+        logits: dict[HeadPart, Sequence[float]] = {HeadPart.WORDS: self._words.logits(hashed(prompt), looks)}
         similarity: float | None = None
         relative: Sequence[float] = ()
         if self._likeness is not None and self._embedder is not None:
@@ -304,13 +325,34 @@ class Head:
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error}", hint=_TRAIN) from error
         if found.get_outputs()[0].shape != [len(self.card.agents)]:
-            raise ConfigError(f"{path} and {CARD} in the same folder are of different heads", hint=_TRAIN)
+            raise _of_another_head(path)
         return found
 
     def _of_class(self, name: str) -> Sequence[float] | None:
         """Return the log-odds of the narrowest class on the way to this one that training met."""
         known = self.card.classes
         return next((known[level] for level in reversed(lineage(name)) if level in known), None)
+
+
+def _of_another_head(path: Path) -> ConfigError:
+    return ConfigError(f"{path} and {CARD} in the same folder are of different heads", hint=_TRAIN)
+
+
+def read_words(path: Path, *, agents: int) -> Words:
+    """Raises `ConfigError` where there is no words part, one that is damaged or for another number of agents, or numpy is not installed."""
+    try:
+        import numpy
+    except ImportError as error:
+        raise ConfigError("a head needs numpy", hint="pip install 'nearfar[router]'") from error
+    try:
+        with numpy.load(path, allow_pickle=False) as arrays:
+            found = Words(*(arrays[each.name].astype(numpy.float32) for each in fields(Words)))
+    except (OSError, EOFError, KeyError, ValueError, BadZipFile) as error:
+        raise ConfigError(f"{path} cannot be read: {error}", hint=_TRAIN) from error
+    shapes = {"rarity": (BUCKETS,), "words": (BUCKETS, agents), "surface": (len(SURFACE), agents), "bias": (agents,)}
+    if any(getattr(found, name).shape != shape for name, shape in shapes.items()):
+        raise _of_another_head(path)
+    return found
 
 
 def read_card(folder: Path) -> HeadCard:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 MOST_WEIGHTS: Final = 3000
 FARTHEST: Final = 4.0
 """Deviations from the mean of the recorded evidence beyond which a figure counts no more."""
+LEAST_SCALE: Final = 1e-5
+"""Least deviation: figures that differ less are taken for equal."""
+_MOST_LAYERS: Final = 8
+"""More could make numbers without bound of weights that are bounded."""
 NAVIGATOR: Final = "navigator.json"
 """File in a sweep's folder."""
 _LARGEST_FILE: Final = 1_000_000
@@ -46,9 +50,9 @@ class NavigatorCard(Value):
     moves: tuple[Move, ...] = tuple(Move)
     centre: tuple[Weight, ...]
     """Mean of each figure in the recorded runs."""
-    scale: tuple[Annotated[Weight, Field(gt=0)], ...]
+    scale: tuple[Annotated[Weight, Field(ge=LEAST_SCALE)], ...]
     """Its deviation."""
-    layers: tuple[Layer, ...] = Field(min_length=1)
+    layers: tuple[Layer, ...] = Field(min_length=1, max_length=_MOST_LAYERS)
     call_price: float = Field(ge=0, le=1)
     """Share of a perfect score that a far call had to bring in training."""
     runs: int = Field(gt=0)

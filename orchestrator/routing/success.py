@@ -18,7 +18,7 @@ from itertools import pairwise
 from math import exp, log, log1p, sqrt
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from pydantic import Field, FiniteFloat
 
@@ -117,13 +117,11 @@ class NestedOffsets:
 
     def outcomes(self, task_class: str) -> int:
         """Return the number of outcomes of a class and those inside it."""
-        return self._outcomes[task_class]
+        return self._outcomes.get(task_class, 0)
 
     def belief(self, task_class: str) -> tuple[float, float]:
         """Return mean and variance of the offset of a class; one that was never met inherits from the wider ones."""
         path = _path(task_class)
-        if not self.evidence:
-            return 0.0, len(path) * self._variance
         told = [*(self._told(name) for name in path[1:]), _UNINFORMED]
         mean = variance = 0.0
         for name, (counted, shifted) in zip(path, told, strict=True):
@@ -185,8 +183,7 @@ class CorrectionPolicy(Value):
     """Outcomes of an agent in a class after which one counts half."""
 
 
-@dataclass(frozen=True, slots=True)
-class Corrected:
+class Corrected(NamedTuple):
     """A prediction in the light of outcomes."""
 
     probability: float
@@ -207,8 +204,6 @@ class Correction:
     def __init__(self, policy: CorrectionPolicy | None = None) -> None:
         self._policy = policy or CorrectionPolicy()
         self._agents: dict[str, _Agent] = {}
-        self._unknown = _Agent(self._policy.deviation)
-        """Stands for every agent that nothing was learned of."""
         self._lock = Lock()
 
     def corrected(self, agent: str, task_class: str, probability: float = PRIOR) -> Corrected:
@@ -222,13 +217,19 @@ class Correction:
         Raises `InvalidRequest` for a probability outside 0 to 1.
         """
         _check("a probability", probability)
+        known = self._agents.get(agent)
+        if known is None:
+            found = _moved(probability, 0.0)
+            variance = self._policy.deviation**2 * (1 + len(lineage(task_class)))
+            return Corrected(found, found * (1 - found) * sqrt(variance), 0)
         with self._lock:
-            return self._agents.get(agent, self._unknown).corrected(task_class, probability)
+            return known.corrected(task_class, probability)
 
     def offset(self, agent: str, task_class: str) -> float:
         """Return by how much outcomes move the log odds of an agent's predictions in a class; 0 for an unknown agent."""
         with self._lock:
-            return self._agents.get(agent, self._unknown).offset(task_class)
+            known = self._agents.get(agent)
+            return 0.0 if known is None else known.offset(task_class)
 
     def learn(self, agent: str, task_class: str, probability: float, outcome: float | None) -> str | None:
         """Learn from the outcome of a task; an unknown outcome (None) teaches nothing. The other arguments are those of `correct`.
@@ -282,13 +283,11 @@ class _Agent:
 
 def _moved(probability: float, offset: float) -> float:
     """Add an offset to the log-odds of a probability."""
-    moved = min(max(_logit(probability) + offset, -_MOST_LOGIT), _MOST_LOGIT)
-    return 1 / (1 + exp(-moved))
-
-
-def _logit(probability: float) -> float:
     inner = min(max(probability, _LEAST), 1 - _LEAST)
-    return log(inner / (1 - inner))
+    if not offset:
+        return inner
+    moved = min(max(log(inner / (1 - inner)) + offset, -_MOST_LOGIT), _MOST_LOGIT)
+    return 1 / (1 + exp(-moved))
 
 
 def _sentence(agent: str, drift: Drift) -> str:
@@ -358,7 +357,7 @@ class SuccessModel:
     def unread(self, agents: Sequence[AgentView], task_class: str) -> Success:
         """Estimate success without reading the prompt, for a task with only one possible agent."""
         predicted = {agent.name: PRIOR for agent in agents}
-        return Success(self._estimates(self._outcomes.corrections.get(None), predicted, task_class, EstimateSource.PRIOR), predicted)
+        return Success(self._unlearned(predicted, task_class), predicted)
 
     def success(self, prompt: str, task_class: str, agents: Sequence[AgentView], *, head: Path | None) -> Success:
         """Look at a prompt. Raises `ConfigError` where the folder holds no head, or one that was trained for other agents."""
@@ -368,8 +367,7 @@ class SuccessModel:
         predicted = {agent.name: prior_probability(agent.side, gain) for agent in agents}
         size = "longer" if gain > 0 else "shorter"
         reason = f"there is no head, so only the length counts: {size} than most"
-        estimates = self._estimates(self._outcomes.corrections.get(None), predicted, task_class, EstimateSource.PRIOR)
-        return Success(estimates, predicted, "length", reason=reason)
+        return Success(self._unlearned(predicted, task_class), predicted, "length", reason=reason)
 
     def _by_head(self, folder: Path, prompt: str, task_class: str, agents: Sequence[AgentView]) -> Success:
         """Blend the corrected predictions of a head and of prompt length."""
@@ -381,55 +379,49 @@ class SuccessModel:
         start = head.card.trust if seen.is_familiar else head.card.trust * UNFAMILIAR
         record = self._outcomes.familiarity.get(folder)
         share = start if record is None else record.share(task_class, start)
-        both = (
-            self._estimates(self._outcomes.corrections.get(folder), predicted, task_class, EstimateSource.LEARNED),
-            self._estimates(self._outcomes.by_length.get(folder), by_length, task_class, EstimateSource.LEARNED),
-        )
-        estimates = {agent: _mixed(*(each[agent] for each in both), share=share) for agent in predicted}
+        of_head = self._outcomes.corrections.get(folder, _NOTHING_LEARNED)
+        of_length = self._outcomes.by_length.get(folder, _NOTHING_LEARNED)
+        estimates = {
+            name: _blended(of_head.corrected(name, task_class, chance), of_length.corrected(name, task_class, by_length[name]), share)
+            for name, chance in predicted.items()
+        }
         reason = "" if share >= SURE else f"the head counts {share:.0%} for such a prompt, and its length has the rest"
         predictor: Predictor = "head" if share >= SURE else "length"
         return Success(estimates, predicted, predictor, seen.similarity, reason, by_length)
 
-    def _estimates(
-        self, known: Correction | None, predicted: Mapping[str, float], task_class: str, source: EstimateSource
-    ) -> dict[str, Estimate]:
-        """Return the corrected predictions; `source` is that of one without outcomes."""
-        correction = known or _NOTHING_LEARNED
+    def _unlearned(self, predicted: Mapping[str, float], task_class: str) -> dict[str, Estimate]:
+        """Return the corrected predictions of agents that no head knows."""
+        correction = self._outcomes.corrections.get(None, _NOTHING_LEARNED)
         found = {agent: correction.corrected(agent, task_class, probability) for agent, probability in predicted.items()}
-        return {
-            agent: Estimate(each.probability, each.deviation, _source(each, correction, agent, source)) for agent, each in found.items()
-        }
+        return {agent: Estimate(each.probability, each.deviation, _source(each, correction, agent)) for agent, each in found.items()}
 
     def _head(self, folder: Path) -> Head:
         with self._lock:
-            if folder not in self._heads:
-                self._heads[folder] = Head(folder, _embedder() if read_card(folder).embedder is not None else None)
-            return self._heads[folder]
+            head = self._heads.get(folder)
+            if head is None:
+                head = self._heads[folder] = Head(folder, _embedder() if read_card(folder).embedder is not None else None)
+            return head
 
 
 def _by_length(head: Head, agents: Sequence[AgentView], gain: float) -> dict[str, float]:
     """Return what prompt length predicts: each agent's mean outcome in training, with the sides moved apart by the gain."""
-    base = dict(zip(head.card.agents, head.card.base, strict=True))
-    moved = {agent.name: base[agent.name] + prior_probability(agent.side, gain) - PRIOR for agent in agents}
-    return {agent: min(max(probability, 0.0), 1.0) for agent, probability in moved.items()}
+    moves = {Side.NEAR: -gain / 2, Side.FAR: gain / 2}
+    return {agent.name: min(max(head.base[agent.name] + moves[agent.side], 0.0), 1.0) for agent in agents}
 
 
-def _mixed(first: Estimate, second: Estimate, *, share: float) -> Estimate:
-    """Return a blend of two estimates, of which the first has the share."""
+def _blended(first: Corrected, second: Corrected, share: float) -> Estimate:
+    """Return a blend of two predictions, of which the first, that of a head, has the share."""
+    rest = 1 - share
+    source = EstimateSource.MEASURED if first.outcomes >= _ENOUGH else EstimateSource.LEARNED
+    probability = share * first.probability + rest * second.probability
+    return Estimate(probability, share * first.deviation + rest * second.deviation, source)
 
-    def mixed(one: float, other: float) -> float:
-        return share * one + (1 - share) * other
 
-    return Estimate(mixed(first.value, second.value), mixed(first.deviation, second.deviation), first.source)
-
-
-def _source(found: Corrected, correction: Correction, agent: str, learned: EstimateSource) -> EstimateSource:
-    """Return the source of an estimate: measured on such tasks, learned from others, or a guess."""
+def _source(found: Corrected, correction: Correction, agent: str) -> EstimateSource:
+    """Return the source of an estimate without a head: measured on such tasks, learned from others, or a guess."""
     if found.outcomes >= _ENOUGH:
         return EstimateSource.MEASURED
-    if learned is EstimateSource.PRIOR and correction.corrected(agent, "").outcomes >= _ENOUGH:
-        return EstimateSource.LEARNED
-    return learned
+    return EstimateSource.LEARNED if correction.corrected(agent, "").outcomes >= _ENOUGH else EstimateSource.PRIOR
 
 
 @cache

@@ -203,6 +203,8 @@ class OutboundFilter:
     records: RunRecords | None
     """None: messages are not logged."""
     own_messages: "OwnMessages"
+    records_held: bool = True
+    """Messages that are held back are logged, too."""
 
 
 class OutboundRequest:
@@ -239,7 +241,9 @@ class OutboundRequest:
             raise not_logged(self.member, error) from error
 
     async def log_held(self, reason: str, findings: Mapping[str, int]) -> None:
-        """Log that the message is held back."""
+        """Log that the message is held back, unless it is no part of the run's conversation."""
+        if not self._filter.records_held:
+            return
         try:
             await self._log("held", reason, findings)
         except StoreError as error:  # it does not leave, whether that is on record or not

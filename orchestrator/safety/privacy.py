@@ -3,6 +3,8 @@
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Final, NoReturn, TypeVar
 from uuid import uuid4
@@ -97,6 +99,17 @@ class RunPrivacy:
         public = [*texts_of(task.messages), *instructions]
         is_declared = "sensitivity" in task.stated and task.policy.sensitivity is Sensitivity.PUBLIC
         return cls(task.policy.privacy, public, records=records, recent=recent, begun=_begun(task.messages), is_declared=is_declared)
+
+    def aside(self) -> "RunPrivacy":
+        """Return the privacy of messages apart from this run's conversation, with the same secrets and placeholders.
+
+        The run may never come to what they tell an agent: what is held back there leaves no trace in it, not even on record.
+        """
+        _ = self.known_secrets  # computed before the copy, which then shares them
+        aside = copy(self)
+        aside._records = None
+        aside._filter = replace(self._filter, records_held=False)
+        return aside
 
     @cached_property
     def known_secrets(self) -> KnownSecrets:

@@ -14,7 +14,7 @@ from ...protocols import ConfigError
 from ...protocols.access import Access
 from ...protocols.address import Address, parse_address
 from ...protocols.channel import server_tls
-from ...protocols.limits import HANDSHAKE_SECONDS, UNREAD_SECONDS, most_connections
+from ...protocols.limits import BODY_SECONDS, HANDSHAKE_SECONDS, UNREAD_SECONDS, most_connections
 from ...protocols.security import check_exposure
 from ...protocols.tokens import Tokens
 from ..compose.hub import ServeConfig
@@ -45,7 +45,7 @@ _LEAST_DRAIN: Final = 0.05
 
 
 class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen by uvicorn among its own
-    """A connection that ends if its client sends no request, or an endless head, or does not read what it is sent."""
+    """A connection that ends if its client sends no whole request, or an endless head, or does not read what it is sent."""
 
     _head = 0
     """Bytes of a request's head, or of what follows its body, that is not complete."""
@@ -71,7 +71,7 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen
         if self.flow.write_paused:
             return  # further requests are no excuse for leaving the response unread
         if self.cycle is not None and not self.cycle.response_complete:
-            self._end_after(None)
+            self._end_after(BODY_SECONDS if self.cycle.more_body else None)
         elif self._limit is None:
             self._end_after(HANDSHAKE_SECONDS)
 

@@ -6,7 +6,6 @@ Any page can make a browser send a request: one is refused by the names in `Host
 import ipaddress
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -86,11 +85,9 @@ class Callers:
         identity.require(needed)
         return identity
 
-    @contextmanager
-    def call(self, identity: Identity) -> Iterator[Share]:
-        """Count a request of a caller while it is served. Raise `RateLimited` if too many are."""
-        with self._shares.call(("caller", identity.caller), CALLS_OF_A_CALLER) as share:
-            yield share
+    def call(self, identity: Identity) -> Share:
+        """Return the share of a caller, to count a request while it is served. Raise `RateLimited` if too many are."""
+        return self._shares.call(("caller", identity.caller), CALLS_OF_A_CALLER)
 
 
 def _peer(client: tuple[str, int] | None) -> str:

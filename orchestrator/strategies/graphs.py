@@ -192,7 +192,7 @@ class TaskNodes:
         # Who sums up is on this device and reads all: what they write of what is covered here may not leave.
         summarizer = summarizer_of(self.pool, turn, log) if label is None else None
         ask = partial(ask, label=label)
-        if label is None and context.ahead is not None and (path := near_path(turn, self, runtime)) is not None:
+        if label is None and context.ahead is not None and (path := near_path(turn, self, runtime, request)) is not None:
             reply = await fitting.ask(request, partial(context.ahead.ask, path, ask, log, listener=listener), summarizer)
             return reply, {**fitting.noted, "speculation": as_json(context.ahead.figures)}
         reply = await fitting.ask(request, ask, summarizer)

@@ -7,16 +7,18 @@ p (1 - q) / (1 - p q) that of the far answer's. They are on record for `nearfar 
 their place.
 """
 
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ...protocols import ConfigError, Message, Side
+from ...protocols import ConfigError, Message, PrivacyViolation, Side
 from ..agents import AgentHandle, AgentPool
 from ..routing import Router
 from ..routing.answers import Answer, agree
 from ..routing.call_looks import judges_texts
 from ..routing.draft_outcomes import drafts_of, escalated_to, verdicts_of
 from ..routing.drafts import DraftChoice, first_day_escalation
+from ..routing.eligibility import SIDES_OF_MODE
 from ..routing.escalation import Action, Escalation
 from ..routing.looks import FREE, GROUNDING, SCHEMA, Signal, free_findings, objection
 from ..routing.meaning import cluster_share
@@ -272,13 +274,18 @@ class Judging:
     async def _judged(self, kind: VerifierKind) -> Verification:
         """Ask the judge for its verdict, corrected by the outcomes of earlier ones."""
         task, handle = self._turn.task, self._judge
+        log = self._log_aside() if kind is VerifierKind.RUBRIC else self._log
         correction = self._router.outcomes.card_correction(verdicts_of(kind))
         verifier = JudgeVerifier(
-            AskedAgent(handle, self._log, kind),
+            AskedAgent(handle, log, kind),
             lambda raw: correction.corrected(handle.name, task.task_class, raw).probability if task.policy.router.learn else raw,
             self._points(kind),
         )
-        found = await verifier.verify(task, [self._text], self._evidence)
+        try:
+            found = await verifier.verify(task, [self._text], self._evidence)
+        finally:
+            if log is not self._log:
+                self._log.made.extend(log.made)
         if found.raw is not None:
             self.verified[kind] = VerifiedDraft(
                 judge=handle.name,
@@ -290,13 +297,22 @@ class Judging:
             )
         return found
 
+    def _log_aside(self) -> CallLog:
+        """Return a log for a judge that is told of faults. They are no words of this run: private ones do not keep it on the device."""
+        privacy = self._context.privacy
+        context = self._context if privacy is None else replace(self._context, privacy=privacy.aside())
+        return CallLog(self._turn.state, self._log.runtime.override(context=context))
+
     @property
     def _judge(self) -> AgentHandle:
-        """The agent that gives verdicts. Raises `ConfigError` for an unknown one."""
-        name = self._turn.task.policy.evidence.judge
+        """The agent that gives verdicts. Raises `ConfigError` for an unknown one, and `PrivacyViolation` for one on a side that the mode
+        leaves out."""
+        name, mode = self._turn.task.policy.evidence.judge, self._turn.task.policy.mode
         found = self._following if name is None else next((handle for handle in self._pool if handle.name == name), None)
         if found is None:
             raise ConfigError(f"there is no agent {name!r} to judge drafts", hint="[policy.evidence] judge names an agent")
+        if found.side not in SIDES_OF_MODE[mode]:
+            raise PrivacyViolation(f"mode {mode} leaves the {found.side} side out, where the judge {found.name} is")
         return found
 
     def _points(self, kind: VerifierKind) -> Points | None:

@@ -161,7 +161,11 @@ def _passed_on(final: Json) -> TaskState:
         "label": final["label"],
         "chosen": final["chosen"],
     }
-    return {**passed, "recalled": final["recalled"]} if "recalled" in final else passed
+    if "recalled" in final:
+        passed["recalled"] = final["recalled"]
+    if "speculation" in final:
+        passed["speculation"] = final["speculation"]
+    return passed
 
 
 def _work_of(final: Json, name: str, asked: str) -> RoleWork:

@@ -46,6 +46,12 @@ class OwnResults:
         self._tools = frozenset(tools)
         self._found: dict[str, ToolResult] = {}
 
+    def aside(self) -> "OwnResults":
+        """Return the results so far for calls apart from the run, whose results it never gets."""
+        aside = OwnResults(())
+        aside._tools, aside._found = self._tools, dict(self._found)
+        return aside
+
     def find(self, call: ToolCall, tool: Tool) -> ToolResult | None:
         """Return the marked result of an equal earlier call; None: there is none."""
         found = self._found.get(self._key(call, tool)) if self._covers(tool) else None

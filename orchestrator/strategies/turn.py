@@ -41,7 +41,7 @@ from ..task.policy import CompressionConfig, CompressionUse
 from ..task.results import Attempt, Call, Energy
 from ..task.routing_policy import FallbackTrigger
 from ..task.tools import Effect
-from .calls import CallLog, TaskRuntime, emit, is_heard
+from .calls import CallLog, TaskRuntime, emit, is_heard, show
 from .state import Json, TaskContext, TaskState, as_json, fresh_start, label_of, outcomes_of, step_request, value_of
 from .tool_calls import done_note
 
@@ -92,7 +92,7 @@ class AgentTurn:
         self.has_shown = self.has_shown or bool(text.strip())
         self._blank = "" if self.has_shown else text
         if self.has_shown:
-            emit(runtime, AgentText(text=text))
+            show(runtime, AgentText(text=text))  # which is recorded with its step
 
     def _is_heard(self, runtime: TaskRuntime) -> bool:
         return is_heard(runtime) or (runtime.context.listener is not None and self._stands(runtime.context))

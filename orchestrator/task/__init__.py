@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final, Literal, Protocol
 from uuid import uuid4
 
@@ -82,7 +82,8 @@ _NOT_SAID: Final = frozenset({"tool_use", "tool_call", "function_call", "thinkin
 """Kinds of parts of a model's message that are no text of it: its calls stand elsewhere in the message, its thoughts are its own."""
 
 
-class Needs(Value):
+@dataclass(frozen=True, slots=True)
+class Needs:
     """The capabilities that a task needs from an agent."""
 
     tools: bool = False
@@ -98,7 +99,7 @@ class Needs(Value):
 
     def missing_in(self, capabilities: Capabilities) -> list[str]:
         """Return the names of the needed capabilities that `capabilities` lack."""
-        return [name for name, is_needed in self if is_needed and not getattr(capabilities, name)]
+        return [each.name for each in fields(self) if getattr(self, each.name) and not getattr(capabilities, each.name)]
 
 
 class Task(Value):
@@ -168,11 +169,14 @@ class Task(Value):
         """Return the capabilities that its agents need, where it `has_tools` or not. Those of `minions` and `subtasks` plan and sum up, and
         call no tools."""
         attached = [attachment.is_image for message in self.messages for attachment in message.attachments]
-        needs = Needs(images=True in attached, files=False in attached)
-        if self.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS):
-            return needs
-        has_logprobs = self.sampling.top_logprobs is not None
-        return needs.model_copy(update={"tools": has_tools, "json_schema": self.output_schema is not None, "logprobs": has_logprobs})
+        is_answered = self.policy.strategy not in (Strategy.MINIONS, Strategy.SUBTASKS)
+        return Needs(
+            tools=is_answered and has_tools,
+            json_schema=is_answered and self.output_schema is not None,
+            images=True in attached,
+            files=False in attached,
+            logprobs=is_answered and self.sampling.top_logprobs is not None,
+        )
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -390,7 +394,10 @@ def tokens_by_length(text: str) -> int:
 
 def last_words(messages: Sequence[Message]) -> str:
     """Return the user's last message of a conversation; an empty text if there is none."""
-    return next((message.text for message in reversed(messages) if message.role == "user"), "")
+    for message in reversed(messages):
+        if message.role == "user":
+            return message.text
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

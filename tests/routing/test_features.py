@@ -1,6 +1,6 @@
 """What a prompt shows at a glance."""
 
-from math import isfinite, log
+from math import isfinite
 
 from hypothesis import given
 from hypothesis import strategies as some
@@ -14,30 +14,33 @@ def measured(text: str) -> dict[str, float]:
     return dict(zip(SURFACE, surface(text), strict=True))
 
 
-def test_a_word_that_is_repeated_counts_once_and_less_than_twice() -> None:
-    buckets, values = hashed("cat cat")
-    assert len(buckets) == 2  # the word and the pair
-    assert values == [1 + log(2), 1.0]
+def grams(text: str) -> list[int]:
+    return sorted(hashed(text).tolist())
+
+
+def test_a_word_counts_once_however_often_it_is_said() -> None:
+    assert len(grams("cat cat")) == 2  # the word and the pair
+    assert grams("cat cat") == grams("cat cat cat")
 
 
 def test_case_makes_no_difference_to_words() -> None:
-    assert hashed("Find THE Cat") == hashed("find the cat")
+    assert grams("Find THE Cat") == grams("find the cat")
 
 
 def test_the_order_of_words_makes_a_difference() -> None:
-    assert set(hashed("dog bites man")[0]) != set(hashed("man bites dog")[0])
+    assert grams("dog bites man") != grams("man bites dog")
 
 
 def test_words_of_other_alphabets_are_told_apart() -> None:
-    assert hashed("где кот")[0] != hashed("где пёс")[0]
+    assert grams("где кот") != grams("где пёс")
 
 
 def test_of_a_long_prompt_its_head_and_tail_are_read() -> None:
     head, tail = "a " * WINDOW, " z" * WINDOW
     long = head + "middle " * 10_000 + tail
-    assert hashed(long) == hashed(head + "other " * 20_000 + tail)
-    assert hashed(long) != hashed("b " * WINDOW + "middle " * 10_000 + tail)
-    assert hashed(long) != hashed(head + "middle " * 10_000 + " y" * WINDOW)
+    assert grams(long) == grams(head + "other " * 20_000 + tail)
+    assert grams(long) != grams("b " * WINDOW + "middle " * 10_000 + tail)
+    assert grams(long) != grams(head + "middle " * 10_000 + " y" * WINDOW)
 
 
 def test_a_short_prompt_is_read_as_a_whole() -> None:
@@ -46,10 +49,7 @@ def test_a_short_prompt_is_read_as_a_whole() -> None:
 
 @given(ANY_TEXT)
 def test_any_text_has_finite_features(text: str) -> None:
-    buckets, values = hashed(text)
-    assert len(buckets) == len(values) == len(set(buckets))
-    assert all(0 <= bucket < BUCKETS for bucket in buckets)
-    assert all(value >= 1 and isfinite(value) for value in values)
+    assert all(0 <= bucket < BUCKETS for bucket in hashed(text))
     assert len(surface(text)) == len(SURFACE)
     assert all(isfinite(figure) and figure >= 0 for figure in surface(text))
 

@@ -132,6 +132,19 @@ async def test_a_client_that_sends_no_whole_request_is_cut_off(answered: bytes, 
         writer.close()
 
 
+async def test_a_client_that_stops_in_the_middle_of_a_body_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "BODY_SECONDS", 0.2)
+    async with Hybrid(near=ScriptedAgent([], name="near")) as hybrid, served(hybrid) as server:
+        host, port = server.address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: 9\r\n\r\n"
+        with anyio.fail_after(30):
+            writer.write(head.encode() + b"{")
+            assert await reader.read() == b""
+            await until(lambda: server.live_requests == 0)
+        writer.close()
+
+
 async def test_a_quiet_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "QUIET_SECONDS", 0.01)
     gate = anyio.Event()

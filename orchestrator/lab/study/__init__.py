@@ -47,7 +47,10 @@ STANDARD: Final = (
 """Configurations of a sweep that names none."""
 
 _SUPERVISED: Final = ("pevr", "eva")
-_SECTIONS: Final = {"pevr": "supervision", "eva": "supervision", "minions": "minions", "subtasks": "subtasks", "auto": "auto"}
+_SECTIONS: Final = {
+    **dict.fromkeys(_SUPERVISED, "supervision"),
+    **{name: name for name in ("minions", "subtasks", "speculate", "auto")},
+}
 """The section of the policy that holds a strategy's own knobs."""
 _EXTRAS: Final[Mapping[str, Mapping[str, JsonValue]]] = {"shadow": {"shadow": True}, "reversed": {"executor": "far"}, "oracle": {}}
 _MODES: Final = {"device": "only_on_device", "cloud": "only_in_cloud"}

@@ -37,6 +37,8 @@ _MOST_LOGARITHM: Final = 4.0
 """Largest logarithm of the slope of a part in a blend."""
 _LARGEST_LOGIT: Final = 80.0
 """Logarithm whose exponential a 32-bit float can hold."""
+_LEAST_LENGTH: Final = 1e-6
+"""Divisor in place of the length of an empty vector."""
 _OPERATORS: Final = 18
 _FORMAT: Final = 9
 """Version of the file format: onnxruntime 1.20 reads it."""
@@ -198,7 +200,7 @@ def write_head(parts: HeadParts, folder: Path) -> None:
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        onnx.save(_words(parts.words), folder / WORDS)
+        _save_words(parts.words, folder / WORDS)
         if parts.likeness is not None:
             onnx.save(_likeness(parts.likeness), folder / LIKENESS)
         (folder / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -206,26 +208,12 @@ def write_head(parts: HeadParts, folder: Path) -> None:
         raise ConfigError(f"the head cannot be written to {folder}: {error}", hint="name a folder that can be written") from error
 
 
-def _words(part: WordsPart) -> "onnx.ModelProto":
-    """Build the words model. It maps `buckets` and `values`, of shape (n-grams,), and `surface`, of shape (measures,), to `logits`, of
-    shape (agents,)."""
+def _save_words(part: WordsPart, path: Path) -> None:
     import numpy
 
-    graph = _Graph()
-    graph.give("buckets", numpy.int64, ["grams"])
-    graph.give("values", numpy.float32, ["grams"])
-    graph.give("surface", numpy.float32, [len(SURFACE)])
-    weighted = graph.add("Mul", "values", graph.add("Gather", graph.constant("rarity", part.rarity), "buckets"))
-    length = graph.add("Max", graph.add("ReduceL2", weighted, keepdims=1), graph.constant("least", numpy.float32(1e-6)))
-    from_words = graph.add(
-        "MatMul", graph.add("Div", weighted, length), graph.add("Gather", graph.constant("words", part.words), "buckets")
-    )
     # The surface is standardised and weighted in one step.
     slopes = part.surface / part.scale[:, None]
-    from_surface = graph.add("MatMul", "surface", graph.constant("slopes", slopes))
-    bias = graph.constant("bias", part.bias - part.centre @ slopes)
-    graph.add("Add", graph.add("Add", from_words, from_surface), bias, name="logits")
-    return graph.model("words", logits=[len(part.bias)])
+    numpy.savez(path, rarity=part.rarity, words=part.words, surface=slopes, bias=part.bias - part.centre @ slopes)
 
 
 def _likeness(part: LikenessPart) -> "onnx.ModelProto":
@@ -236,28 +224,57 @@ def _likeness(part: LikenessPart) -> "onnx.ModelProto":
     graph = _Graph()
     graph.give("embedding", numpy.float32, [EARLY_WIDTH])
     graph.give("surface", numpy.float32, [len(SURFACE)])
-    least = graph.constant("least", numpy.float32(1e-6))
-    centred = graph.add("Sub", "embedding", graph.constant("centre", part.centre))
-    meaning = graph.add("Div", centred, graph.add("Max", graph.add("ReduceL2", centred, keepdims=1), least))
-    shifted = graph.add("Sub", "surface", graph.constant("surface_centre", part.surface_centre))
-    bounds = (graph.constant(name, numpy.float32(bound)) for name, bound in (("low", -MOST_DEVIATIONS), ("high", MOST_DEVIATIONS)))
-    clipped = graph.add("Clip", graph.add("Div", shifted, graph.constant("surface_scale", part.surface_scale)), *bounds)
-    look = graph.add("Mul", clipped, graph.constant("surface_weight", surface_weight(len(SURFACE))))
-    both = graph.add("Concat", meaning, look, axis=0)
-    direction = graph.add("Div", both, graph.add("Max", graph.add("ReduceL2", both, keepdims=1), least))
-    similar = graph.add("MatMul", direction, graph.constant("landmarks", part.landmarks.T))
+    products = graph.add("MatMul", "embedding", graph.constant("embeddings", part.embeddings.T))
+    look = _standardised_look(graph, part)
+    similar = _similarities(graph, part, products, look)
     distance = graph.add("Sub", similar, graph.constant("one", numpy.float32(1)))
     kernel = graph.add("Exp", graph.add("Div", distance, graph.constant("reach", numpy.float32(REACH))))
     graph.add("MatMul", kernel, graph.constant("weights", part.weights), name="corrections")
-    nearest = graph.constant("nearest", numpy.array([min(NEAREST, len(part.landmarks))], dtype=numpy.int64))
-    norm = graph.add("Max", graph.add("ReduceL2", "embedding", keepdims=1), least)
-    familiar = graph.add("MatMul", graph.add("Div", "embedding", norm), graph.constant("meanings", part.meanings.T))
-    values, _ = graph.add_many("TopK", familiar, nearest, outputs=2, axis=0)
-    graph.add("ReduceMean", values, keepdims=0, name="similarity")
     gained = graph.add("MatMul", kernel, graph.constant("relative_weights", part.relative))
     graph.add("Add", gained, graph.constant("relative_mean", part.relative_mean), name="relative")
+    lengths = numpy.maximum(numpy.linalg.norm(part.embeddings, axis=1), _LEAST_LENGTH)
+    nearest = graph.constant("nearest", numpy.array([min(NEAREST, len(part.landmarks))], dtype=numpy.int64))
+    values, _ = graph.add_many("TopK", graph.add("Div", products, graph.constant("lengths", lengths)), nearest, outputs=2, axis=0)
+    graph.add("Div", graph.add("ReduceMean", values, keepdims=0), _length(graph, "embedding"), name="similarity")
     agents = part.weights.shape[1]
     return graph.model("likeness", corrections=[agents], similarity=[], relative=[agents])
+
+
+def _standardised_look(graph: "_Graph", part: LikenessPart) -> str:
+    """Add the surface of a prompt, standardised, bounded and weighted."""
+    import numpy
+
+    shifted = graph.add("Sub", "surface", graph.constant("surface_centre", part.surface_centre))
+    bounds = (graph.constant(name, numpy.float32(bound)) for name, bound in (("low", -MOST_DEVIATIONS), ("high", MOST_DEVIATIONS)))
+    clipped = graph.add("Clip", graph.add("Div", shifted, graph.constant("surface_scale", part.surface_scale)), *bounds)
+    return graph.add("Mul", clipped, graph.constant("surface_weight", surface_weight(len(SURFACE))))
+
+
+def _similarities(graph: "_Graph", part: LikenessPart, products: str, look: str) -> str:
+    """Add the products of a prompt's vector with those of the landmarks, from the products of their embeddings.
+
+    Those are needed for the familiarity as well. Most of the time goes into reading the embeddings of the landmarks, so it is done once.
+    """
+    import numpy
+
+    centred = part.embeddings - part.centre
+    scales = numpy.linalg.norm(part.landmarks[:, :EARLY_WIDTH], axis=1) / numpy.maximum(numpy.linalg.norm(centred, axis=1), _LEAST_LENGTH)
+    centre = graph.constant("centre", part.centre)
+    moved = graph.add("Sub", products, graph.constant("offsets", centred @ part.centre))
+    moved = graph.add("Sub", moved, graph.add("MatMul", "embedding", centre))
+    away = graph.add("Div", moved, _length(graph, graph.add("Sub", "embedding", centre)))
+    by_meaning = graph.add("Mul", away, graph.constant("scales", scales))
+    by_look = graph.add("MatMul", look, graph.constant("looks", part.landmarks[:, EARLY_WIDTH:].T))
+    unit = graph.constant("unit", numpy.ones(1, dtype=numpy.float32))
+    length = graph.add("ReduceL2", graph.add("Concat", unit, look, axis=0), keepdims=0)
+    return graph.add("Div", graph.add("Add", by_meaning, by_look), length)
+
+
+def _length(graph: "_Graph", vector: str) -> str:
+    import numpy
+
+    least = graph.constant(f"least.{vector}", numpy.float32(_LEAST_LENGTH))
+    return graph.add("Max", graph.add("ReduceL2", vector, keepdims=0), least)
 
 
 class _Graph:

@@ -178,7 +178,6 @@ class Features:
     starts: "Rows"
     """(prompts + 1,): where the n-grams of a prompt begin."""
     buckets: "Rows"
-    values: "Floats"
     surface: "Floats"
     """(prompts, measures)."""
 
@@ -189,9 +188,8 @@ class Features:
 
         rows = [hashed(prompt) for prompt in prompts]
         return cls(
-            starts=numpy.cumsum([0, *(len(buckets) for buckets, _ in rows)]),
-            buckets=numpy.array([bucket for buckets, _ in rows for bucket in buckets], dtype=numpy.int64),
-            values=numpy.array([value for _, values in rows for value in values], dtype=numpy.float32),
+            starts=numpy.cumsum([0, *map(len, rows)]),
+            buckets=numpy.concatenate(rows),
             surface=numpy.array([surface(prompt) for prompt in prompts], dtype=numpy.float32),
         )
 
@@ -201,7 +199,7 @@ class Features:
 
         lengths = self.starts[rows + 1] - self.starts[rows]
         places = numpy.concatenate([numpy.arange(self.starts[row], self.starts[row + 1]) for row in rows])
-        return Features(numpy.cumsum([0, *lengths]), self.buckets[places], self.values[places], self.surface[rows])
+        return Features(numpy.cumsum([0, *lengths]), self.buckets[places], self.surface[rows])
 
 
 def fit_words(features: Features, outcomes: "Floats") -> WordsPart:
@@ -279,7 +277,7 @@ def _bags(features: Features, rarity: "Floats") -> "tuple[torch.Tensor, torch.Te
     import numpy
     import torch
 
-    weighted = features.values * rarity[features.buckets]
+    weighted = rarity[features.buckets]
     owner = numpy.repeat(numpy.arange(len(features.surface)), numpy.diff(features.starts))
     lengths = numpy.sqrt(numpy.maximum(numpy.bincount(owner, weights=weighted**2, minlength=len(features.surface)), 1e-12))
     values = (weighted / lengths[owner]).astype(numpy.float32)
@@ -310,9 +308,9 @@ class LikenessPart:
     """(measures,): what the surface is standardised with."""
     landmarks: "Floats"
     """(landmarks, 768 + measures): their vectors, of unit length."""
-    meanings: "Floats"
-    """(landmarks, 768): their embeddings, of unit length and not centred. Prompts of another kind are all far from the centre, and so in
-    about the same direction of it."""
+    embeddings: "Floats"
+    """(landmarks, 768): their embeddings. By their cosines, not centred, a prompt is familiar or not: prompts of another kind are all far
+    from the centre, and so in about the same direction of it."""
     weights: "Floats"
     """(landmarks, agents)."""
     familiar: float
@@ -359,7 +357,7 @@ def fit_likeness(embeddings: "Floats", surface: "Floats", outcomes: "Floats", of
     gains = fit_ridge(inputs, relative_outcomes(wanted), torch.from_numpy(folds))
     weights, relative = (torch.linalg.solve_triangular(factor.T, each, upper=True) for each in (slopes, gains.slopes))
     part = LikenessPart(
-        *(centre, surface_centre, surface_scale, landmarks, meanings[chosen]),
+        *(centre, surface_centre, surface_scale, landmarks, embeddings[chosen]),
         weights=_floats(weights),
         familiar=_familiar(meanings @ meanings[chosen].T, chosen),
         relative=_floats(relative),
