@@ -29,8 +29,7 @@ from .limits import (
     READS_OF_A_CALLER,
     REQUEST_BYTES_OF_A_CALLER,
 )
-from .security import IDENTITY, OWNER_HINT, Authenticator, Identity, system_time
-from .tokens import Credentials, Scope, Tokens, credentials_of
+from .security import IDENTITY, OWNER_HINT, Authenticator, Credentials, Identity, Scope, Tokens, credentials_of, system_time
 
 if TYPE_CHECKING:
     import grpc  # which a server of HTTP does without

@@ -21,8 +21,8 @@ from .limits import (
     STRANGER_SECONDS,
 )
 from .secrets import log_defect
+from .security import credentials_of
 from .status import abort
-from .tokens import credentials_of
 
 logger = logging.getLogger(__name__)
 

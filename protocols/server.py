@@ -25,10 +25,9 @@ from .entrance import Entrance, guarded
 from .errors import ConfigError, DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, NotFound, StepLost, Unavailable
 from .limits import CALLS, MAX_MESSAGE_BYTES, NAME_LENGTH, UNREAD_SECONDS
 from .propagation import TRACEPARENT, continued_trace
-from .security import IDENTITY, check_exposure
+from .security import IDENTITY, Tokens, check_exposure
 from .step_log import LoggedStep, Retention, StepLog
 from .steps import Finished, StepEvent, StepRequest
-from .tokens import Tokens
 from .v1 import agent_pb2 as pb
 from .validation import check_privacy
 from .wire import ACCEPTED, SERVICE, card_to_proto, event_to_proto, request_from_proto

@@ -272,6 +272,9 @@ if TYPE_CHECKING:
     from nearfar.protocols.items import Source as Source
     from nearfar.protocols.items import Tier as Tier
     from nearfar.protocols.limits import Heartbeat as Heartbeat
+    from nearfar.protocols.security import ClientCertificate as ClientCertificate
+    from nearfar.protocols.security import Scope as Scope
+    from nearfar.protocols.security import TokenRecord as TokenRecord
     from nearfar.protocols.server import Server as Server
     from nearfar.protocols.server import serve as serve
     from nearfar.protocols.step_log import Retention as Retention
@@ -300,9 +303,6 @@ if TYPE_CHECKING:
     from nearfar.protocols.token_file import NewToken as NewToken
     from nearfar.protocols.token_file import add_token as add_token
     from nearfar.protocols.token_file import load_tokens as load_tokens
-    from nearfar.protocols.tokens import ClientCertificate as ClientCertificate
-    from nearfar.protocols.tokens import Scope as Scope
-    from nearfar.protocols.tokens import TokenRecord as TokenRecord
     from nearfar.protocols.validation import check_request as check_request
 
     __version__: str
@@ -408,7 +408,7 @@ _NAMES = {
         "StepEvent StepReply StepRequest TextDelta TokenLogprob ToolCall ToolCalled ToolChoice ToolResult ToolSpec Usage"
     ),
     "protocols.token_file": "NewToken add_token load_tokens",
-    "protocols.tokens": "ClientCertificate Scope TokenRecord",
+    "protocols.security": "ClientCertificate Scope TokenRecord",
     "protocols.validation": "check_request",
 }
 """The public names that each module defines."""

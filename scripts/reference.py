@@ -49,7 +49,7 @@ GROUPS: Final = {
         "protocols.validation",
     ),
     "Serving agents": ("protocols.server", "protocols.step_log", "protocols.channel", "protocols.credentials", "protocols.access")
-    + ("protocols.tokens", "protocols.token_file", "protocols.hub", "protocols.attach", "protocols.limits"),
+    + ("protocols.security", "protocols.token_file", "protocols.hub", "protocols.attach", "protocols.limits"),
     "Configuration": (
         "orchestrator.compose",
         "cloud.config",

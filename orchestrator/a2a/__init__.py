@@ -69,9 +69,8 @@ from ...protocols import IdempotencyConflict, InvalidRequest, ModelNotFound, Nea
 from ...protocols.access import Access, Context
 from ...protocols.address import Address
 from ...protocols.channel import server_tls
-from ...protocols.security import IDENTITY, Identity, check_exposure
+from ...protocols.security import IDENTITY, Identity, Scope, Tokens, check_exposure
 from ...protocols.server import listening
-from ...protocols.tokens import Scope, Tokens
 from ..agents import AgentHandle
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid

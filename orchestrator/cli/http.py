@@ -20,8 +20,8 @@ import typer
 from ...protocols import ConfigError
 from ...protocols.address import Address
 from ...protocols.limits import ask_for_open_files
+from ...protocols.security import Scope, TokenRecord, hashed
 from ...protocols.token_file import follow_tokens, load_tokens
-from ...protocols.tokens import Scope, TokenRecord, hashed
 from ..compose import caller_tokens
 from ..compose.config import Config
 from ..compose.gateway_process import ask_providers_here

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from ...device.store.fit import Fits
     from ...device.store.fit import ModelFit as ModelFit
     from ...protocols.channel import ServerTls
+    from ...protocols.security import Tokens
     from ...protocols.server import Server
-    from ...protocols.tokens import Tokens
 
 EMBEDDED = ("near", "far")
 """The small models that ship with nearfar; they know nothing but the two worlds that they were trained in."""

@@ -231,8 +231,8 @@ def pair_device(hub: HubConfig, name: str) -> Pairing:
 
     Raises `ConfigError` for a name that has a token already, and for files or addresses that cannot be used.
     """
+    from ...protocols.security import Scope
     from ...protocols.token_file import add_token
-    from ...protocols.tokens import Scope
     from ..util.credentials import ensure_certificate
 
     reached = reachable(parse_address(hub.address))

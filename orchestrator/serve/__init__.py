@@ -16,7 +16,7 @@ from ...protocols.address import Address, parse_address
 from ...protocols.channel import server_tls
 from ...protocols.limits import BODY_SECONDS, HANDSHAKE_SECONDS, UNREAD_SECONDS, most_connections
 from ...protocols.security import check_exposure
-from ...protocols.tokens import Tokens
+from ...protocols.security import Tokens
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..util.runtime import cancel_task

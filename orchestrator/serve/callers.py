@@ -18,9 +18,8 @@ from starlette.types import ASGIApp
 from ...protocols import ModelNotFound, PermissionDenied, Sensitivity, Side
 from ...protocols.access import Access, CallerShares, FailedAttempts, Share, home_of
 from ...protocols.limits import CALLS_OF_A_CALLER
-from ...protocols.security import Identity
+from ...protocols.security import Credentials, Identity, Scope
 from ...protocols.steps import Value
-from ...protocols.tokens import Credentials, Scope
 from ..compose.hub import CallerConfig
 from ..hybrid.arguments import TurnOptions
 from ..hybrid.hybrid import Hybrid

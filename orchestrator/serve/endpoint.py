@@ -14,8 +14,7 @@ from starlette.datastructures import Headers
 from ...protocols import InternalError, Message, NearfarError
 from ...protocols.propagation import TRACEPARENT, continued_trace
 from ...protocols.secrets import log_defect
-from ...protocols.security import Identity
-from ...protocols.tokens import Scope
+from ...protocols.security import Identity, Scope
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..task import as_messages

@@ -23,8 +23,7 @@ from pydantic import BaseModel, Field
 
 from ...protocols import ApprovalNeeded, ApprovalRequest, ConfigError, NearfarError, NotFound, Sensitivity, Side
 from ...protocols.access import Access
-from ...protocols.security import IDENTITY, Identity
-from ...protocols.tokens import Scope
+from ...protocols.security import IDENTITY, Identity, Scope
 from ..compose.hub import ServeConfig
 from ..hybrid.arguments import TaskOptions
 from ..hybrid.hybrid import Hybrid

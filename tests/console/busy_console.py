@@ -38,8 +38,8 @@ from nearfar.orchestrator.serve import serve_hybrid
 from nearfar.protocols import PowerSource, Thermal, Unavailable
 from nearfar.protocols.attach import Worker
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.security import Scope
 from nearfar.protocols.token_file import add_token
-from nearfar.protocols.tokens import Scope
 
 FILE: Final = """# What the console's tests serve under.
 [policy]

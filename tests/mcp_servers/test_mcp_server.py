@@ -25,7 +25,7 @@ from nearfar.orchestrator.serve import HttpServer, serve_hybrid, serving_mcp
 from nearfar.orchestrator.serve.mcp_server import mcp_server
 from nearfar.protocols import ConfigError
 from nearfar.protocols.access import Access
-from nearfar.protocols.tokens import Scope, TokenRecord, hashed
+from nearfar.protocols.security import Scope, TokenRecord, hashed
 
 pytestmark = pytest.mark.anyio
 ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["2026-07-28", "2025-11-25"])

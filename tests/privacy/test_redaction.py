@@ -38,9 +38,8 @@ from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.hub import Hub, serve_hub
 from nearfar.protocols.items import Tier
 from nearfar.protocols.secrets import GivenKey, StoredKey
-from nearfar.protocols.security import Authenticator
+from nearfar.protocols.security import Authenticator, Credentials
 from nearfar.protocols.server import serve
-from nearfar.protocols.tokens import Credentials
 
 KEY = "canary-of-a-provider-key-1f6b"
 TOKEN = "canary-of-a-bearer-token-2e5c"

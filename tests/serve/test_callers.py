@@ -12,7 +12,7 @@ from nearfar import Capabilities, ConfigError, Hybrid, ScriptedAgent, Side
 from nearfar.orchestrator.compose.hub import CallerConfig, ServeConfig
 from nearfar.orchestrator.serve import serve_hybrid
 from nearfar.orchestrator.serve.requests import BODY_BYTES
-from nearfar.protocols.tokens import Scope, TokenRecord, hashed
+from nearfar.protocols.security import Scope, TokenRecord, hashed
 
 pytestmark = pytest.mark.anyio
 

@@ -20,9 +20,9 @@ from nearfar.orchestrator.serve.hub import PROTOCOL, serve_page
 from nearfar.protocols import Message, NearfarError, Side, StepRequest, TextDelta, Unavailable, complete, stream
 from nearfar.protocols.hub import Heartbeat, Hub, WorkerTerms
 from nearfar.protocols.limits import FRAME_BYTES
+from nearfar.protocols.security import Scope, token_records
 from nearfar.protocols.testing import eventually
 from nearfar.protocols.token_file import add_token, load_tokens
-from nearfar.protocols.tokens import Scope, token_records
 
 pytestmark = pytest.mark.anyio
 
