@@ -52,7 +52,7 @@ from ..protocols.security import bearer_metadata
 from ..protocols.v1 import agent_pb2 as pb
 from ..protocols.v1 import hub_pb2
 from ..protocols.v1.hub_pb2_grpc import HubServiceStub
-from .hardware.linux import entries, read_integer, read_text
+from .hardware import entries, read_integer, read_text
 from .thin import failure, inner, read_card, run_step
 from .thin.llama_server import LlamaServer
 

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from ...protocols import AgentCard, FinishReason, Message, Side, StepReply, StepRequest
 from ...protocols.steps import Sensitivity
 from ..task import TaskScope
-from ..util.json_text import fingerprint
+from ..util.text import fingerprint
 from .guards import Canonical
 
 GENERAL: Final = "general"

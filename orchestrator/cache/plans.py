@@ -15,7 +15,7 @@ from ...protocols import StoreError
 from ..task import scope_of
 from ..task.modes import Strategy
 from ..task.stores import CacheConfig
-from ..util.json_text import fingerprint
+from ..util.text import fingerprint
 from .database import CacheDatabase, clearings
 from .guards import Canonical
 from .thresholds import NOTHING, PLANS, Saved, count

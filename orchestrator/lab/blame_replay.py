@@ -50,8 +50,8 @@ from ..task.modes import AgentView
 from ..task.routing_policy import FALLBACK_ERRORS, LimitsConfig, RouterConfig
 from ..task.tools import NOT_RUN, Effect, Tool
 from ..tracing import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
-from ..util.json_text import canonical
 from ..util.runtime import untraced
+from ..util.text import canonical
 
 Action = str
 """A tool and its arguments, as canonical JSON."""

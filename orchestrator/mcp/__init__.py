@@ -20,7 +20,7 @@ from ...protocols.items import Source, Tier
 from ...protocols.steps import JsonSchema, Value
 from ..task.stores import VariableName, data_folder
 from ..task.tools import DEFAULT_RESULT_LIMIT, DEFAULT_TIME_LIMIT, Effect
-from ..util.json_text import digest
+from ..util.text import digest
 
 if TYPE_CHECKING:
     from mcp_types import Tool as McpTypesTool

@@ -18,7 +18,7 @@ from ...protocols.steps import Value
 from ..task import Task, last_words
 from ..task.decisions import Arbitration, ExtractedAnswer, RouteDecision, VerifiedDraft, WeighedDraft
 from ..task.results import JudgedProposal, Result
-from ..util.json_text import append_line, read_lines
+from ..util.text import append_line, read_lines
 from .draft_outcomes import EscalatedDraft, ReportedFault, ScoredDraft, escalated_drafts, reported_drafts
 from .habits import ReasonedStep, reasoned_steps
 from .run_records import Outcome, RunRecord, outcomes_of

@@ -18,7 +18,7 @@ from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
 from ..task.stores import RunsConfig, calls_folder
 from ..tracing import TraceStore
-from ..util.json_text import drop_lines
+from ..util.text import drop_lines
 from .sessions import with_later_turns
 from .store import FILE, RunStore
 

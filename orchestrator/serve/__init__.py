@@ -15,8 +15,7 @@ from ...protocols.access import Access
 from ...protocols.address import Address, parse_address
 from ...protocols.channel import server_tls
 from ...protocols.limits import BODY_SECONDS, HANDSHAKE_SECONDS, UNREAD_SECONDS, most_connections
-from ...protocols.security import check_exposure
-from ...protocols.security import Tokens
+from ...protocols.security import Tokens, check_exposure
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..util.runtime import cancel_task

@@ -17,7 +17,7 @@ from ..hybrid.arguments import TurnOptions
 from ..hybrid.hybrid import Hybrid
 from ..task.events import Speaker, Turn
 from ..task.results import SideUsage
-from ..util.json_text import digest
+from ..util.text import digest
 from .callers import RequestOptions, read_options, turn_options
 from .requests import Body
 from .sse import COMMENT

@@ -30,8 +30,8 @@ from ..task.results import Call
 from ..task.roles import HandOff, Team
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.tools import Tool
-from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
+from ..util.text import canonical
 from .act_looks import ActJudging, ActNodes
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool
 from .hedging import Hedge, correct, give_up, hedge_of, warn_of_refusal

@@ -15,7 +15,7 @@ from ..task.modes import Strategy
 from ..task.policy import SpeculateConfig
 from ..task.results import JudgedProposal, Speculation, ToolOutcome
 from ..task.tools import LOOKED_UP, Effect, Tool
-from ..util.json_text import canonical
+from ..util.text import canonical
 from .calls import CallLog, TaskRuntime
 from .state import Json, TaskContext, TaskState, as_agent_sees, as_json, label_of, outcomes_of, value_of
 from .turn import AgentTurn

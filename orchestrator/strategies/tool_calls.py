@@ -20,7 +20,7 @@ from ..task.labels import OPEN, Integrity, Label, join_labels, may_go
 from ..task.results import ToolOutcome
 from ..task.roles import HandOff
 from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of, run_tool_call
-from ..util.json_text import canonical, in_one_form
+from ..util.text import canonical, in_one_form
 
 _UNTOLD: Final = "this call with placeholders was not allowed; why not stays on the user's device"
 _CUT_OFF: Final = f"{UNKNOWN}the work ended while the tool ran"

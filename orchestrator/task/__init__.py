@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 from ...protocols import Capabilities, InvalidOutput, InvalidRequest, JsonSchema, Message, ToolCall, ToolResult
 from ...protocols.steps import Value
 from ...protocols.validation import check_attachments, parse_output
-from ..util.json_text import fingerprint
+from ..util.text import fingerprint
 from .decisions import SelectionDecision
 from .events import CallerTools
 from .foreign import read_content

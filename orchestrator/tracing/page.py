@@ -26,8 +26,7 @@ from ..task.events import (
 from ..task.labels import Label
 from ..task.results import Call, JudgedProposal, SideUsage, Speculation
 from ..task.tools import Effect
-from ..util.json_text import canonical, in_one_form
-from ..util.text import page, printable, table
+from ..util.text import canonical, in_one_form, page, printable, table
 from . import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
 
 _WORD: Final = re.compile(r"\w+")
