@@ -381,10 +381,6 @@ def languages_of(task: Task) -> frozenset[str | None]:
     return frozenset(language_of(text) for text in [*texts, *([task.context] if task.context else [])] if text.strip())
 
 
-PLAN_TOKENS: Final = 300
-"""Tokens of a plan."""
-
-
 @dataclass(frozen=True, slots=True)
 class JudgedAgent:
     """A candidate with what is expected of it."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .graphs import TaskNodes
+    from .purchase import Purchase
     from .supervised import Oversight
 
 _TRIES = 2
@@ -24,11 +25,12 @@ _TRIES = 2
 class Planning:
     """The planning of one task."""
 
-    def __init__(self, nodes: "TaskNodes", view: "Oversight", log: CallLog, runtime: TaskRuntime) -> None:
+    def __init__(self, nodes: "TaskNodes", view: "Oversight", log: CallLog, runtime: TaskRuntime, purchase: "Purchase") -> None:
         self._nodes = nodes
         self._view = view
         self._log = log
         self._runtime = runtime
+        self._purchase = purchase
         self._text = task_text(view.task)
         self._executor = nodes.pool[view.executor]
 
@@ -40,6 +42,8 @@ class Planning:
         drafted, reasons = await self._drafted()
         if drafted:
             return drafted, reasons
+        if not self._purchase.is_made():
+            return "", [*reasons, self._purchase.refusal]
         planned, problems = await self._asked()
         return planned, [*reasons, *problems]
 

@@ -358,6 +358,12 @@ def tokens_by_length(text: str) -> int:
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
+def tokens_of(task: "Task") -> int:
+    """Return an estimate of the tokens that an agent reads of a task at first."""
+    attached = sum(attachment.most_tokens for message in task.messages for attachment in message.attachments)
+    return sum(tokens_by_length(message.text) for message in task.messages) + tokens_by_length(task.context or "") + attached
+
+
 def last_words(messages: Sequence[Message]) -> str:
     """Return the user's last message of a conversation; an empty text if there is none."""
     return next((message.text for message in reversed(messages) if message.role == "user"), "")
