@@ -14,7 +14,7 @@ from ..task.policy import Verdict
 from ..task.results import ToolOutcome
 from ..task.task import last_words
 from .calls import TaskRuntime, emit
-from .purchase import Purchase
+from .planning import Purchase
 from .state import Json, TaskState, value_of
 from .supervised import Oversight, canonical
 from .turn import acts

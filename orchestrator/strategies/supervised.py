@@ -29,9 +29,8 @@ from ..task.routing_policy import FALLBACK_ERRORS
 from ..task.task import Task, task_text
 from .calls import CallLog, TaskRuntime, emit
 from .failing import give_up, warn_of_refusal
-from .planning import Planning, supervision_request, supervisor_of
+from .planning import Planning, Purchase, supervision_request, supervisor_of
 from .prompts import NOT_YET_RUN, SupervisorVerdict, read_verdict, verify_plan_request, verify_progress_request, with_points
-from .purchase import Purchase
 from .state import TaskState, as_json, chosen_by_plan, label_of, opening, value_of
 from .turn import AgentTurn, after_calls, after_step, asked_with_less, is_accepted
 from .verifying import AskedAgent, PriorPoints

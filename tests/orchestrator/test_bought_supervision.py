@@ -33,13 +33,11 @@ def plans(request: StepRequest) -> Reply:
     return PLAN if "plan" in request.idempotency_key else "CONTINUE"
 
 
-async def serve(
-    policy: dict[str, Any], count: int, *, near: Answers = lambda _: "A bridge.", far: Answers = plans, **options: object
-) -> list[Result]:
+async def serve(policy: dict[str, Any], count: int, *, near: Answers = lambda _: "A bridge.", far: Answers = plans) -> list[Result]:
     """Let a near agent work on tasks of different lengths, one after the other, under the supervision of a far one."""
     known = Policy.model_validate({"strategy": "pevr", "sensitivity": "public", **policy})
     agents = ScriptedAgent(near, name="near", prices=FREE), ScriptedAgent(far, name="far", side=Side.FAR, prices=PAID)
-    async with Hybrid(near=agents[0], far=agents[1], tools=[look], policy=known, **options) as hybrid:
+    async with Hybrid(near=agents[0], far=agents[1], tools=[look], policy=known) as hybrid:
         return [await hybrid.run(f"Task {number}: " + "word " * (number * 7 % 40)) for number in range(count)]
 
 

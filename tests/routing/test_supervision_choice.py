@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from situations import FAR, NEAR, task
 
 from nearfar.orchestrator.routing.budget import TOLERANCE, FarShareController
+from nearfar.orchestrator.routing.navigator import MENDED, SupervisionChoice, gain_of_supervision
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.routing.supervision import MENDED, SupervisionChoice, gain_of_supervision
 from nearfar.orchestrator.task.task import Task
 
 PAIR = (NEAR, FAR)
