@@ -372,7 +372,7 @@ def build_pevr(nodes: TaskNodes) -> TaskGraphBuilder:
     add_node(graph, "look", ActNodes(nodes).look, after_act, ["tools", "verify", "judge"])
     add_node(graph, "tools", nodes.run_tools, after_tools, ["verify", "act"])
     add_node(graph, "verify", supervisor.verify, after_verify, ["act", "tools", "judge"])
-    graph.add_node("judge", nodes.judge)
+    graph.add_node("judge", supervisor.judge)
     graph.add_edge(START, "route")
     graph.add_edge("judge", END)
     return graph
