@@ -15,13 +15,12 @@ from ...protocols import (
     Side,
     ToolSpec,
     Unavailable,
-    Usage,
 )
 from ..agents import PaceSource, Prefixes, no_pace
 from ..agents.breaker import Health
 from ..budgets import BudgetBook, Commitment, Spent
 from ..budgets.storage import MemoryStorage
-from ..task import Task, last_words, tokens_by_length
+from ..task import Task, last_words, tokens_of
 from ..task.decisions import AgentEstimate, ConsideredAgent, EstimateSource, RouteDecision, SelectionDecision
 from ..task.modes import AgentView, Mode, Situation, Strategy
 from ..task.policy import Policy
@@ -33,7 +32,6 @@ from .costs import TaskKind, TaskTaken
 from .draft_outcomes import ReportedFault, escalated_drafts, reported_drafts
 from .drafts import Drafts, expected_quality
 from .eligibility import (
-    PLAN_TOKENS,
     Eligible,
     JudgedAgent,
     Spending,
@@ -224,7 +222,7 @@ class Router:
         if any(call.saved is not None for call in calls) or not (tokens or any(call.dollars for call in calls)):
             return
         kind = TaskKind(task.task_class, bool(tools), is_follow_up=agent in self.prefixes.holders(task.messages))
-        self.running.add_task(agent, TaskTaken.of(calls, prompt_tokens=_tokens(task)), kind=kind)
+        self.running.add_task(agent, TaskTaken.of(calls, prompt_tokens=tokens_of(task)), kind=kind)
 
     def learn(self, task: Task, decision: RouteDecision, agent: str, *, score: float) -> None:
         """Take in how well an agent did a task, 0 to 1, unless the policy wants nothing learned. Unknown outcomes are not reported here."""
@@ -275,7 +273,7 @@ class Router:
 
         Near agents without a price are free.
         """
-        tokens, kind = _tokens(task), TaskKind(task.task_class, bool(tools))
+        tokens, kind = tokens_of(task), TaskKind(task.task_class, bool(tools))
         found: dict[Side, float | None] = {}
         for agent in agents:
             dollars = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices, kind=kind).dollars
@@ -304,7 +302,7 @@ class Router:
         asks = any(rule.when.language for rule in policy.rules)
         return Situation(
             sensitivity=policy.sensitivity,
-            tokens=_tokens(task),
+            tokens=tokens_of(task),
             now=self._now(),
             task_class=task.task_class,
             role=task.role,
@@ -318,11 +316,12 @@ class Router:
     def _judged(self, task: Task, remaining: Eligible, tools: Collection[str]) -> tuple[Success, list[JudgedAgent]]:
         """Estimate success, costs and utility of each remaining agent. The prompt is read only if there is a choice."""
         agents = remaining.agents
-        if len(agents) > 1 and task.policy.strategy in _CHOOSING:
+        is_weighed = remaining.supervisor is not None and task.policy.router.has_budget
+        if len(agents) > 1 and (is_weighed or task.policy.strategy in _CHOOSING):
             success = self.success.success(last_words(task.messages), task.task_class, agents, head=task.policy.router.head)
         else:
             success = self.success.unread(agents, task.task_class)
-        tokens, holders = _tokens(task), self.prefixes.holders(task.messages)
+        tokens, holders = tokens_of(task), self.prefixes.holders(task.messages)
         kind = TaskKind(task.task_class, bool(tools))
         later = kind._replace(is_follow_up=True) if holders else kind
         estimates = [self._estimate(agent, success, tokens, later if agent.name in holders else kind) for agent in agents]
@@ -365,7 +364,7 @@ class Router:
     def _hold_limits(self, task: Task, remaining: Eligible, judged: Sequence[JudgedAgent], spent: Spent) -> None:
         """Leave out agents that would exceed a limit, judged by measured costs and by the price of the prompt alone."""
         for each in judged:
-            expected = least_taken(each, tokens=_tokens(task))
+            expected = least_taken(each, tokens=tokens_of(task))
             reason = self.spending.objection(task, expected, spent=spent)
             if reason is not None:
                 remaining.leave_out_of_all_roles(each.agent, reason)
@@ -409,7 +408,6 @@ class Router:
             considered=(*map(as_considered, order), *left_out(agents, remaining)),
             advantage=advantage,
             threshold=threshold,
-            plan_price=self._plan_price(task, judged, remaining.supervisor),
             similarity=success.similarity,
             predictor=success.predictor,
             is_bound=is_bound,
@@ -438,19 +436,6 @@ class Router:
         if not quality or not policy.router.has_budget:
             return 0.0
         return max(self.steering.dollar_multiplier(policy.router), -policy.objective.dollars) / quality
-
-    def _plan_price(self, task: Task, judged: Sequence[JudgedAgent], supervisor: str | None) -> float:
-        """Return the utility that the budget asks of one plan of the supervisor."""
-        if supervisor is None or not (price := self._dollar_price(task.policy)):
-            return 0.0
-        planner = next((each for each in judged if each.agent.name == supervisor), None)
-        if planner is None:
-            return 0.0
-        prices, expected = planner.agent.prices, planner.estimate.dollars
-        if prices is None:
-            return task.policy.objective.quality * price * (UNKNOWN_DOLLARS if expected is None else expected.value)
-        usage = Usage(input_tokens=_tokens(task), output_tokens=PLAN_TOKENS)
-        return task.policy.objective.quality * price * float(prices.dollars(usage))
 
     def _preferred(self, task: Task, order: list[JudgedAgent], found: Ruling, remaining: Eligible) -> tuple[list[JudgedAgent], bool]:
         """Apply rules, session and order of fallback to the order. Return it, and True if rules or session settled the first agent."""
@@ -491,13 +476,6 @@ class Router:
 def _steers(settings: RouterConfig) -> bool:
     """Return whether anything but the task itself decides: a budget, exploration, or shadow mode."""
     return settings.shadow or bool(settings.explore_share) or settings.has_budget
-
-
-def _tokens(task: Task) -> int:
-    tokens = tokens_by_length(task.context or "")
-    for message in task.messages:
-        tokens += tokens_by_length(message.text) + sum(attachment.most_tokens for attachment in message.attachments)
-    return tokens
 
 
 def _is_escalated_under_a_budget(task: Task, result: Result) -> bool:

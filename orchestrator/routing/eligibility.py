@@ -382,10 +382,6 @@ def languages_of(task: Task) -> frozenset[str | None]:
     return frozenset(language_of(text) for text in [*texts, *([task.context] if task.context else [])] if text.strip())
 
 
-PLAN_TOKENS: Final = 300
-"""Tokens of a plan."""
-
-
 class JudgedAgent(NamedTuple):
     """A candidate with what is expected of it."""
 

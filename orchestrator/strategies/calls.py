@@ -206,10 +206,10 @@ class CallLog:
         self.made: list[Call] = []
         """The calls of this node, in the order in which they ended."""
 
-    async def _reserved(self, request: StepRequest, card: AgentCard) -> tuple[StepRequest, Allowance | None]:
+    async def _reserved(self, request: StepRequest, card: AgentCard, *, is_extra: bool) -> tuple[StepRequest, Allowance | None]:
         """Reserve the budget for a call, and return the request within it. There is none if the task has no account."""
         account = None if self.runtime.context is None else self.runtime.context.account
-        allowance = None if account is None else await account.reserve(request, card)
+        allowance = None if account is None else await account.reserve(request, card, is_extra=is_extra)
         return request if allowance is None else allowance.request, allowance
 
     async def _end(
@@ -258,7 +258,7 @@ class CallLog:
         agent, idle = await handle.open(), self._idle_timeouts(handle, request)
         outbound = await self._filtered(handle, agent.card, request, label or self._label, role=role)
         request, reasoning = self._with_effort(outbound.request, agent.card, handle, STEP if is_extra and handle.side is Side.FAR else role)
-        request, allowance = await self._reserved(request, agent.card)
+        request, allowance = await self._reserved(request, agent.card, is_extra=is_extra)
         traced = self._traced(handle, agent.card, request, role)
         listening = _Listening(None if listener is None else outbound.listener(listener), reasoning)
         verdict: Verdict | None = None

@@ -68,7 +68,8 @@ class KeptLookups:
         found = self._results.pop(_call_key(call), None)
         if found is None:
             return None
-        await asyncio.wait((found,))
+        if not found.done():  # a wait in vain would let the other calls of the message go first
+            await asyncio.wait((found,))
         return None if found.cancelled() else found.result()
 
 

@@ -392,6 +392,14 @@ def tokens_by_length(text: str) -> int:
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
+def tokens_of(task: "Task") -> int:
+    """Return an estimate of the tokens that an agent reads of a task at first."""
+    tokens = tokens_by_length(task.context or "")
+    for message in task.messages:
+        tokens += tokens_by_length(message.text) + sum(attachment.most_tokens for attachment in message.attachments)
+    return tokens
+
+
 def last_words(messages: Sequence[Message]) -> str:
     """Return the user's last message of a conversation; an empty text if there is none."""
     for message in reversed(messages):

@@ -134,8 +134,8 @@ class RouteDecision(Value):
     """Utility of the best far candidate less that of the best near one; None: one side is missing, or the router did not choose."""
     threshold: float | None = None
     """Advantage from which the far side goes first."""
-    plan_price: float = 0.0
-    """Utility by which a plan of the supervisor has to be worth more than it costs, as a budget of dollars asks for."""
+    is_supervisor_bought: bool | None = None
+    """The budget lets the supervisor be asked, or has better uses; None: no budget chose."""
     similarity: float | None = None
     """Similarity of the prompt to those that the head was trained on, 0 to 1; None: there was no head, or it does not look."""
     predictor: Literal["head", "length", "none"] = "none"

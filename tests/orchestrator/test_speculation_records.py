@@ -7,6 +7,7 @@ import pytest
 
 from nearfar import Hybrid, Result, Role, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, tool
 from nearfar.orchestrator.task.events import CallEnded, TaskFinished
+from nearfar.orchestrator.task.tools import LOOKED_UP
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -121,3 +122,31 @@ async def test_a_repetition_that_near_alone_has_made_is_no_repetition_for_far() 
     async with Hybrid(near=near, far=far, tools=[find], policy=policy) as hybrid:
         result = await hybrid.run("Find.", strategy="speculate")
     assert [outcome.result for outcome in result.tool_calls] == ["found Mira "]
+
+
+@pytest.mark.parametrize("tokens", [500, 600, 700, 900])
+async def test_what_runs_ahead_leaves_room_under_a_limit_for_the_calls_that_count(tokens: int) -> None:
+    def step(request: StepRequest) -> Reply:
+        number = sum(message.role == "tool" for message in request.messages)
+        return "Done." if number == 4 else ToolCall(id=f"c{number}", name="look", arguments={"at": number})
+
+    far = ScriptedAgent(step, name="far", side=Side.FAR, pace=0.03)
+    near = ScriptedAgent(step, name="near", pace=0.02)
+    limits = {"maximum_output_tokens": 100, "limits": {"task": {"tokens": tokens}}}
+    policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}, **limits}
+    async with Hybrid(near=near, far=far, tools=[look], policy=policy) as hybrid:
+        result = await hybrid.run("Look.", strategy="speculate")
+    assert (result.agent, result.text) == ("far", "Done.")
+
+
+@pytest.mark.parametrize("strategy", ["cloud", "speculate"])
+async def test_equal_look_ups_of_one_message_are_made_in_the_order_of_cloud(strategy: str) -> None:
+    def step(request: StepRequest) -> Reply:
+        has_looked = any(message.role == "tool" for message in request.messages)
+        return "Done." if has_looked else [ToolCall(id=f"c{number}", name="look", arguments={"at": 1}) for number in range(2)]
+
+    far, near = ScriptedAgent(step, name="far", side=Side.FAR, pace=0.05), ScriptedAgent(step, name="near")
+    policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}, "unchanging_tools": ["look"]}
+    async with Hybrid(near=near, far=far, tools=[look], policy=policy) as hybrid:
+        result = await hybrid.run("Look.", strategy=strategy)
+    assert [outcome.result.endswith(LOOKED_UP) for outcome in result.tool_calls] == [False, True]

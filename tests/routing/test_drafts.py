@@ -301,14 +301,6 @@ def test_a_draft_that_takes_more_than_it_saves_is_left_out_once_enough_drafts_we
     assert router.decide(dear, PAIR).candidates[0] == "near"  # the same multiplier holds it back
 
 
-def test_a_plan_waits_for_a_lower_confidence_where_dollars_are_short() -> None:
-    router = Router(seed=0, monotonic=lambda: 0.0)
-    asked = task(policy={"strategy": "pevr", "supervision": {"plan_below": 0.7}, "router": {"dollars_per_hour": 1.0}})
-    assert router.decide(asked, PAIR).plan_price == 0
-    router.settle(asked, [], 2.0)
-    assert router.decide(asked, PAIR).plan_price > 1
-
-
 def test_auto_takes_no_arm_that_costs_where_the_hour_is_spent() -> None:
     router = Router(seed=0, monotonic=lambda: 0.0)
     asked = task(policy={"strategy": "auto", "router": {"dollars_per_hour": 1.0}})
