@@ -16,9 +16,9 @@ from nearfar.orchestrator.routing.looks import DRAFT, Signal
 from nearfar.orchestrator.routing.success import Correction
 from nearfar.orchestrator.strategies.arbitration import label_weights
 
-from .cards import MIXED, PAIRINGS, Pairing, pairing_examples
 from .evidence_calls import FAR
 from .evidence_measures import Row, read_rows
+from .pairings import USUAL, Pairing, pairing_examples
 from .raw_calls import written_calls
 from .role_cards import by_role_examples
 
@@ -35,7 +35,7 @@ _RESAMPLES: Final = 1000
 
 def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     """Points by which the stream is served better at a fifth far, over streams in random order, with a card that learns and without."""
-    tasks = [task for each in PAIRINGS if each.name in MIXED for task in _tasks(each, folder)]
+    tasks = [task for each in USUAL.values() for task in _tasks(each, folder)]
     orders = [numpy.random.default_rng(seed).permutation(len(tasks)) for seed in range(5 if quick else _ORDERS)]
     usual = numpy.mean([_served(tasks, order, learns="no") for order in orders], axis=0)
     found: dict[str, Any] = {"arbitration_points_over_random_20_unlearned": 100 * _over_random(tasks, usual)}

@@ -4,6 +4,7 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
@@ -38,8 +39,9 @@ class Fold:
     held: "Rows"
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The recorded tasks of a set."""
+@cache
+def read_rows(path: Path) -> Sequence[Row]:
+    """The recorded tasks of a set, which are read once."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
