@@ -18,7 +18,7 @@ from nearfar.orchestrator.routing.success import length_gain
 from nearfar.protocols import ConfigError
 
 from . import data
-from .budget import LinearHead, outcomes_of
+from .budget import LinearHead, inputs_of, outcomes_of
 from .evidence_measures import folds
 from .pairings import USUAL, pairing_examples, pairing_gains
 
@@ -78,10 +78,9 @@ def _recorded(folder: Path) -> Iterator[Gained]:
 
 
 def _head_gains(prompts: list[str], outcomes: "Floats") -> "Floats":
-    gains = numpy.zeros(len(prompts))
+    inputs, gains = inputs_of(prompts), numpy.zeros(len(prompts))
     for known, held in folds(len(prompts)):
-        head = LinearHead([prompts[row] for row in known], outcomes[known])
-        chances = head.predict([prompts[row] for row in held])
+        chances = LinearHead(inputs[known], outcomes[known]).predict(inputs[held])
         gains[held] = chances[:, 1] - chances[:, 0]
     return gains
 
