@@ -13,7 +13,18 @@ sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks._parts import print_figures
 
-PARTS: Final = ("identical", "speculation", "partial_plans", "effort", "verifying", "priors", "searching", "admission", "navigating")
+PARTS: Final = (
+    "identical",
+    "speculation",
+    "partial_plans",
+    "effort",
+    "verifying",
+    "votes",
+    "priors",
+    "searching",
+    "admission",
+    "navigating",
+)
 """Modules of `benchmarks.spend_figures`."""
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("near", "far"):
         _add_training(commands.add_parser(name, help=f"train {name}, or continue training it"), name)
     _add_adapters(commands.add_parser("adapters", help="train near's adapters and what they are compared with"))
+    _add_judge(commands.add_parser("judge", help="train the adapter with which near judges its own finished work"))
     export = commands.add_parser("export", help="write the newest checkpoint of a run as a GGUF")
     export.add_argument("model", choices=("near", "far"))
     export.add_argument("--checkpoint", type=Path)
@@ -64,6 +65,15 @@ def _add_adapters(command: argparse.ArgumentParser) -> None:
     command.add_argument("--folder", type=Path, default=RUNS / "adapters")
     command.add_argument("--ship", action="store_true", help="put the two adapters of the first seed next to the models")
     command.set_defaults(run=_adapters)
+
+
+def _add_judge(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--drafts", type=int, default=2500, help="per world, to learn from")
+    command.add_argument("--steps", type=int, default=800)
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--folder", type=Path, default=RUNS / "judge")
+    command.add_argument("--ship", action="store_true", help="put the adapter next to the models")
+    command.set_defaults(run=_judge)
 
 
 def _add_onnx_export(command: argparse.ArgumentParser) -> None:
@@ -105,6 +115,26 @@ def _adapters(arguments: argparse.Namespace) -> None:
     if arguments.ship:
         for name in NAMES:
             shutil.copyfile(arguments.folder / f"seed-{arguments.seeds[0]}" / f"{name}.gguf", MODELS / f"near-{name}.gguf")
+
+
+def _judge(arguments: argparse.Namespace) -> None:
+    from nearfar.device.llama.model import start_backend
+
+    from .adapters import NAMES
+    from .judging import WORLDS, record_drafts, train_judge
+
+    start_backend()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    near, planning = MODELS / "near.gguf", [MODELS / f"near-{name}.gguf" for name in NAMES]
+    drafts = [
+        draft
+        for world in WORLDS
+        for draft in record_drafts(near, planning, world, arguments.seed, arguments.drafts, arguments.folder / f"{world}.jsonl")
+    ]
+    target = arguments.folder / "near-judge.gguf"
+    train_judge(near, drafts, target, seed=arguments.seed, steps=arguments.steps, report=print)
+    if arguments.ship:
+        shutil.copyfile(target, MODELS / target.name)
 
 
 def _newest(folder: Path) -> Path | None:

@@ -11,6 +11,7 @@ from nearfar.device.hardware.processors import Threads
 from nearfar.device.llama.devices import CPU_ONLY
 from nearfar.device.llama.model import LlamaAdapters, LlamaContext, LlamaModel
 from nearfar.device.worker.engine import adapter_of, cells, common_prefix, run, tokens_of
+from nearfar.protocols import Message, ToolResult
 
 from .episodes import BOS, END, TOOL_CALL
 from .evaluate import drawn_problems, is_right, outcome, parse_call
@@ -95,18 +96,27 @@ class Speaker:
         return in_call
 
 
-def solves(speaker: Speaker, problem: Problem) -> bool:
-    """Whether the task is done right, with the world answering the calls."""
-    text, answer = f"{BOS}<|user|>{problem.text}{END}", ""
-    for _ in range(_MOST_TURNS):
+def carried_out(speaker: Speaker, problem: Problem) -> list[Message]:
+    """The work on a task, with the world answering the calls; it ends with the answer, if one was given in time."""
+    work: list[Message] = []
+    text = f"{BOS}<|user|>{problem.text}{END}"
+    for turn in range(_MOST_TURNS):
         said = speaker.reply(f"{text}<|assistant|>")
-        _, opener, rest = said.partition(TOOL_CALL[0])
+        words, opener, rest = said.partition(TOOL_CALL[0])
         call = parse_call(opener + rest)
         if call is None:
-            answer = said
-            break
-        text += f"<|assistant|>{said}{END}<|tool|>{outcome(problem, call)}{END}"
-    return is_right(problem, answer)
+            return [*work, Message.assistant(said)]
+        call = call.model_copy(update={"id": f"call{turn}"})
+        result = ToolResult(call_id=call.id, name=call.name, content=outcome(problem, call))
+        work += [Message.assistant(words, tool_calls=(call,)), Message.tool(result)]
+        text += f"<|assistant|>{said}{END}<|tool|>{result.content}{END}"
+    return work
+
+
+def solves(speaker: Speaker, problem: Problem) -> bool:
+    """Whether the task is done right."""
+    work = carried_out(speaker, problem)
+    return is_right(problem, work[-1].text if work[-1].role == "assistant" else "")
 
 
 def outcomes(speaker: Speaker, world: str, count: int, seed: int) -> list[bool]:

@@ -83,7 +83,7 @@ class Course:
 
         def loss(ids: Tensor, weights: Tensor, abilities: Tensor) -> Tensor:
             router.choose(abilities if len(names) > 1 else torch.zeros_like(abilities))
-            return _loss(model, ids, weights)
+            return weighted_loss(model, ids, weights)
 
         self._train("+".join(names), learned, self._recipe.adapter_rate, loss)
         for adapter, target in zip(taken_out(model, router), targets, strict=True):
@@ -97,35 +97,16 @@ class Course:
         model, _ = read_base(self._base)
 
         def loss(ids: Tensor, weights: Tensor, abilities: Tensor) -> Tensor:
-            return _loss(model, ids, weights * (abilities == ability))
+            return weighted_loss(model, ids, weights * (abilities == ability))
 
         self._train(target.stem, list(model.parameters()), self._recipe.model_rate, loss)
         write_model(model, self._base, target)
 
-    def _train(
-        self,
-        name: str,
-        learned: list[torch.nn.Parameter],
-        rate: float,
-        loss: Callable[[Tensor, Tensor, Tensor], Tensor],
-    ) -> None:
-        steps = self._recipe.steps
-        optimizer = torch.optim.AdamW(learned, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
-        losses: list[float] = []
-        begin = time.monotonic()
-        for step in range(steps):
-            for group in optimizer.param_groups:
-                group["lr"] = rate * min(1.0, (step + 1) / _WARMUP, (steps - step) / steps)
-            value = loss(*self._tensors(self._batches.at(step)))
-            value.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(learned, _CLIP)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            losses.append(value.item())
-            if (step + 1) % _REPORT_EVERY == 0:
-                seconds = (time.monotonic() - begin) / (step + 1)
-                self._report(f"seed {self._seed} {name}: step {step + 1}/{steps} loss {np.mean(losses):.4f} {seconds:.2f} s/step")
-                losses.clear()
+    def _train(self, name: str, learned: list[torch.nn.Parameter], rate: float, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        def loss_at(step: int) -> Tensor:
+            return loss(*self._tensors(self._batches.at(step)))
+
+        descend(f"seed {self._seed} {name}", learned, loss_at, rate, self._recipe.steps, self._report)
 
     def _tensors(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Token ids, the weights of the predicted ones in the loss, and the ability that each predicting token belongs to."""
@@ -140,9 +121,32 @@ def inside_calls(tokens: NDArray[np.int64], opener: int, closer: int) -> NDArray
     return np.asarray(opened - closed + (tokens == closer) > 0)
 
 
-def _loss(model: TinyLlama, ids: Tensor, weights: Tensor) -> Tensor:
+def weighted_loss(model: TinyLlama, ids: Tensor, weights: Tensor) -> Tensor:
+    """The mean loss of the next tokens, by the weight of each."""
     learned = weights > 0
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model(ids[:, :-1], learned)
     losses = functional.cross_entropy(logits.float(), ids[:, 1:][learned], reduction="none")
     return (losses * weights[learned]).sum() / weights.sum().clamp(min=1.0)
+
+
+def descend(
+    name: str, learned: list[torch.nn.Parameter], loss_at: Callable[[int], Tensor], rate: float, steps: int, report: Report
+) -> None:
+    """Train with AdamW at a rate that falls linearly to zero. `loss_at`: the loss of each step's batch."""
+    optimizer = torch.optim.AdamW(learned, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
+    losses: list[float] = []
+    begin = time.monotonic()
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1.0, (step + 1) / _WARMUP, (steps - step) / steps)
+        value = loss_at(step)
+        value.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(learned, _CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(value.item())
+        if (step + 1) % _REPORT_EVERY == 0:
+            seconds = (time.monotonic() - begin) / (step + 1)
+            report(f"{name}: step {step + 1}/{steps} loss {np.mean(losses):.4f} {seconds:.2f} s/step")
+            losses.clear()

@@ -116,9 +116,13 @@ class Batches:
         """Return the batch of one training step."""
         return self._group(step // _GROUP)[step % _GROUP]
 
+    def drawn(self, step: int, random_: random.Random) -> Iterator[list[Segment]]:
+        """Endlessly draw episodes for the batches from one step on."""
+        return episodes(self._mix_at(step), random_)
+
     def _make_group(self, number: int) -> list[Batch]:
         random_ = random.Random(f"group/{self._seed}/{number}")
-        drawn = episodes(self._mix_at(number * _GROUP), random_)
+        drawn = self.drawn(number * _GROUP, random_)
         encoded: list[Encoded] = []
         size = 0
         while size < self._tokens * _GROUP:

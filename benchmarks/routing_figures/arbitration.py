@@ -16,9 +16,9 @@ from nearfar.orchestrator.routing.looks import DRAFT, Signal
 from nearfar.orchestrator.routing.success import Correction
 from nearfar.orchestrator.strategies.judging import label_weights
 
-from .cards import MIXED, PAIRINGS, Pairing, pairing_examples
 from .evidence_calls import FAR
 from .evidence_measures import Row, read_rows
+from .pairings import USUAL, Pairing, pairing_examples
 from .raw_calls import written_calls
 from .role_cards import by_role_examples
 
@@ -35,7 +35,7 @@ _RESAMPLES: Final = 1000
 
 def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     """Points by which the stream is served better at a fifth far, over streams in random order, with a card that learns and without."""
-    tasks = [task for each in PAIRINGS if each.name in MIXED for task in _tasks(each, folder)]
+    tasks = [task for each in USUAL.values() for task in _tasks(each, folder)]
     orders = [numpy.random.default_rng(seed).permutation(len(tasks)) for seed in range(5 if quick else _ORDERS)]
     usual = numpy.mean([_served(tasks, order, learns="no") for order in orders], axis=0)
     found: dict[str, Any] = {"arbitration_points_over_random_20_unlearned": 100 * _over_random(tasks, usual)}
@@ -51,7 +51,8 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
 class _Task:
     """A recorded task with its draft."""
 
-    findings: Mapping[str, Signal]
+    chances: tuple[float, float]
+    """Probabilities that the draft is right and that the far agent would be, by the default card."""
     near: float
     """Whether the draft is right."""
     far: float
@@ -64,8 +65,9 @@ def _tasks(pairing: Pairing, folder: Path) -> list[_Task]:
     rows = read_rows(folder / f"{pairing.set}.jsonl.gz")
     examples = pairing_examples(pairing, folder)
     known = by_role_examples(examples, [(pairing.opinion,)] * len(rows))
+    card = Escalation(bind(read_card(DEFAULT_CARD), draft=DRAFT_ROLE, far=FAR_ROLE, opinions=OPINION_ROLES[:1]))
     return [
-        _Task(found, float(near), float(far), _draft(found).agrees(_far_answer(row, pairing)), pairing.set)
+        _Task(card.probabilities(found), float(near), float(far), _draft(found).agrees(_far_answer(row, pairing)), pairing.set)
         for row, found, near, far in zip(rows, known.findings, examples.draft_scores, examples.far_scores, strict=True)
     ]
 
@@ -82,24 +84,24 @@ def _far_answer(row: Row, pairing: Pairing) -> Answer:
 
 def _served(tasks: list[_Task], order: "Rows", *, learns: str) -> "Floats":
     """Serve the stream in an order. Return for each task whether it went far."""
-    card = Escalation(bind(read_card(DEFAULT_CARD), draft=DRAFT_ROLE, far=FAR_ROLE, opinions=OPINION_ROLES[:1]))
     correction, controller = Correction(), FarShareController(SHARE)
     went, random = numpy.zeros(len(tasks)), numpy.random.default_rng(0)
     for place in order:
         task = tasks[place]
-        offsets = {side: correction.offset(side, task.task_class) for side in ("near", "far")}
-        p, q = card.moved(draft=offsets["near"], far=offsets["far"]).probabilities(task.findings)
+        p, q = (
+            correction.corrected(side, task.task_class, chance).probability
+            for side, chance in zip(("near", "far"), task.chances, strict=True)
+        )
         went_far = q - p > controller.threshold
         controller.observe(q - p, went_far=went_far)
         went[place] = went_far
-        raw = card.probabilities(task.findings) if learns != "no" else (p, q)
         if learns == "arbitration" and went_far:
             weights = label_weights(p, q, confirmed=task.confirmed)
-            for side, predicted, weight in zip(("near", "far"), raw, weights, strict=True):
+            for side, predicted, weight in zip(("near", "far"), task.chances, weights, strict=True):
                 if random.random() < weight:
                     correction.learn(side, task.task_class, predicted, float(task.confirmed))
         elif learns == "reports":
-            side, predicted, score = ("far", raw[1], task.far) if went_far else ("near", raw[0], task.near)
+            side, predicted, score = ("far", task.chances[1], task.far) if went_far else ("near", task.chances[0], task.near)
             correction.learn(side, task.task_class, predicted, score)
     return went
 

@@ -33,18 +33,17 @@ _RIDGE: Final = 3.0
 class LinearHead:
     """A cheap prompt score: ridge regression of outcomes on few hashed n-grams and the surface of a prompt."""
 
-    def __init__(self, prompts: Sequence[str], outcomes: "Floats") -> None:
-        """`outcomes` has shape (prompts, agents)."""
-        inputs = _inputs(prompts)
+    def __init__(self, inputs: "Floats", outcomes: "Floats") -> None:
+        """`inputs` are those of `inputs_of`; `outcomes` has shape (prompts, agents)."""
         self._centre, self._mean = inputs.mean(0), outcomes.mean(0)
         self._scale = inputs.std(0) + 1e-6
         columns = (inputs - self._centre) / self._scale
-        precision = columns.T @ columns + _RIDGE * len(prompts) * numpy.eye(columns.shape[1])
+        precision = columns.T @ columns + _RIDGE * len(inputs) * numpy.eye(columns.shape[1])
         self._slopes = numpy.linalg.solve(precision, columns.T @ (outcomes - self._mean))
 
-    def predict(self, prompts: Sequence[str]) -> "Floats":
+    def predict(self, inputs: "Floats") -> "Floats":
         """Probabilities, of shape (prompts, agents)."""
-        found: Floats = (_inputs(prompts) - self._centre) / self._scale @ self._slopes + self._mean
+        found: Floats = (inputs - self._centre) / self._scale @ self._slopes + self._mean
         return numpy.clip(found, 0.02, 0.98)
 
 
@@ -93,7 +92,7 @@ class _Traffic:
         order = random.permutation(len(mmlu))
         half = len(mmlu) // 2
         known, new = ([mmlu[row] for row in rows] for rows in (order[: 1500 if quick else half], order[half:]))
-        head = LinearHead([trace.prompt for trace in known], outcomes_of(known))
+        head = LinearHead(inputs_of([trace.prompt for trace in known]), outcomes_of(known))
         mixed, outcomes = _advantages(head, new), outcomes_of(new)
         subjects = numpy.array([trace.task_class for trace in new])
         kinds = {str(name): mixed[subjects == name] for name in numpy.unique(subjects) if (subjects == name).sum() >= 40}
@@ -113,7 +112,8 @@ class _Traffic:
                 yield random.choice(kinds[before], _BEFORE), random.choice(kinds[after], _AFTER)
 
 
-def _inputs(prompts: Sequence[str]) -> "Floats":
+def inputs_of(prompts: Sequence[str]) -> "Floats":
+    """Hashed n-grams and the surface of each prompt, of shape (prompts, inputs)."""
     inputs = numpy.zeros((len(prompts), _BUCKETS))
     for row, prompt in enumerate(prompts):
         numpy.add.at(inputs[row], hashed(prompt) % _BUCKETS, 1.0)
@@ -122,7 +122,7 @@ def _inputs(prompts: Sequence[str]) -> "Floats":
 
 
 def _advantages(head: LinearHead, traces: Sequence[Trace]) -> "Floats":
-    found = head.predict([trace.prompt for trace in traces])
+    found = head.predict(inputs_of([trace.prompt for trace in traces]))
     return found[:, 1] - found[:, 0]
 
 

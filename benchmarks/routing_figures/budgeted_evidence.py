@@ -26,7 +26,7 @@ from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.routing_policy import RouterConfig
 from nearfar.protocols import Sensitivity, Side
 
-from .budget import WINDOW, LinearHead
+from .budget import WINDOW, LinearHead, inputs_of
 from .evidence_answers import SETS, answer_examples
 from .evidence_calls import NEAR, XLAM_1B, XLAM_7B, Calls, prompt_of
 from .evidence_measures import folds, read_rows, trained
@@ -186,10 +186,9 @@ class _TaskSet:
     def head_gains(self) -> "Floats":
         """Gains by a head that reads the prompt alone, trained on the other folds."""
         outcomes = numpy.stack([self.examples.draft_scores, self.examples.far_scores], axis=1)
-        gains = numpy.zeros(len(self.prompts))
+        inputs, gains = inputs_of(self.prompts), numpy.zeros(len(self.prompts))
         for known, held in folds(len(self.prompts)):
-            head = LinearHead([self.prompts[row] for row in known], outcomes[known])
-            expected = head.predict([self.prompts[row] for row in held])
+            expected = LinearHead(inputs[known], outcomes[known]).predict(inputs[held])
             gains[held] = expected[:, 1] - expected[:, 0]
         return gains
 

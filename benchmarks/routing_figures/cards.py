@@ -1,7 +1,6 @@
 """Transfer of cards: how much of the gap a role card recovers on tasks that it was not trained on, against cards of the same tasks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,9 +11,8 @@ from nearfar.orchestrator.routing.drafts import DEFAULT_CARD, DRAFT_ROLE, FAR_RO
 from nearfar.orchestrator.routing.escalation import Escalation, EscalationCard, read_card
 from nearfar.orchestrator.routing.training import DraftExamples
 
-from .evidence_answers import answer_examples
-from .evidence_calls import XLAM_1B, XLAM_7B, Calls
-from .evidence_measures import apgr, gains_of, read_rows
+from .evidence_measures import apgr
+from .pairings import PAIRINGS, USUAL, Pairing, pairing_examples, pairing_gains
 from .role_cards import by_role_examples, role_card, role_examples
 
 if TYPE_CHECKING:
@@ -22,42 +20,19 @@ if TYPE_CHECKING:
 
     Floats = NDArray[numpy.float64]
 
-GPT_4O: Final = "gpt-4o-2024-08-06"
-SONNET: Final = "claude-3-5-sonnet-20241022"
 ALLOWED: Final = 0.05
 """What a card of other tasks may recover less."""
 _SHARES: Final = (0.1, 0.2, 0.3)
 _RESAMPLES: Final = 1000
 _TIE: Final = 1e-3
-
-
-@dataclass(frozen=True, slots=True)
-class Pairing:
-    """A model that drafts, one that gives an opinion, and a far one, on one set."""
-
-    name: str
-    set: str
-    draft: str
-    opinion: str
-    far: str = ""
-
-
-PAIRINGS: Final = (
-    Pairing("crux_phi", "cruxeval", "Phi-3.5-mini-instruct", "Qwen2.5-7B-Instruct", GPT_4O),
-    Pairing("crux_gemma", "cruxeval", "gemma-2-2b-it", "gemma-2-9b-it", SONNET),
-    Pairing("math_qwen", "math_l5", "Qwen2.5-3B-Instruct", "Qwen2.5-7B-Instruct", SONNET),
-    Pairing("math_phi", "math_l5", "Phi-3.5-mini-instruct", "gemma-2-9b-it", GPT_4O),
-    Pairing("bfcl_xlam", "bfcl", XLAM_1B, XLAM_7B),
-)
-MIXED: Final = ("crux_phi", "math_qwen", "bfcl_xlam")
-"""One pairing of each set, whose tasks are mixed into one stream."""
 SETS: Final = {"cruxeval": "cruxeval (ZeroEval)", "math_l5": "math_l5 (ZeroEval)", "bfcl": "bfcl"}
 
 
 def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
-    """All figures by name. A quick run leaves out the cards of the other sets."""
-    examples = {each.name: pairing_examples(each, folder) for each in PAIRINGS}
-    found = _transfer(examples, folder, list(SETS) if not quick else ["math_l5"])
+    """All figures by name. A quick run leaves out the cards of the other sets, and looks at one pairing of each set."""
+    pairings = tuple(USUAL.values()) if quick else PAIRINGS
+    examples = {each.name: pairing_examples(each, folder) for each in pairings}
+    found = _transfer(pairings, folder, ["math_l5"] if quick else list(SETS))
     shipped = {name: _gains(read_card(DEFAULT_CARD), each) for name, each in examples.items()}
     rule = {name: _disagreement_length(each) for name, each in examples.items()}
     found["card_default_apgr"] = {name: _apgr(shipped[name], each) for name, each in examples.items()}
@@ -67,16 +42,16 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     return found
 
 
-def _transfer(examples: dict[str, DraftExamples], folder: Path, sets: Sequence[str]) -> dict[str, Any]:
+def _transfer(pairings: Sequence[Pairing], folder: Path, sets: Sequence[str]) -> dict[str, Any]:
     """What a card of each set recovers on every pairing of the other sets, against a card of the same tasks and the rule without one.
 
     Cards that may be shipped are those of answers in text: only they have to hold. Results of BFCL are for evaluation only.
     """
     cards = {name: role_card([role_examples(folder, SETS[name])]) for name in sets}
     table: dict[str, dict[str, float]] = {}
-    for each in PAIRINGS:
-        known = examples[each.name]
-        own = apgr(gains_of(known), known.draft_scores, known.far_scores)
+    for each in pairings:
+        known = pairing_examples(each, folder)
+        own = _apgr(pairing_gains(each, folder), known)
         row = {"own": own, "disagreement_length": _apgr(_disagreement_length(known), known)}
         for name, card in cards.items():
             if name != each.set:
@@ -89,14 +64,6 @@ def _transfer(examples: dict[str, DraftExamples], folder: Path, sets: Sequence[s
         "card_transfer_least_margin": least,
         "card_transfer_holds": all(least[name] >= -ALLOWED for name in least if name != "bfcl"),
     }
-
-
-def pairing_examples(pairing: Pairing, folder: Path) -> DraftExamples:
-    """The drafts of a pairing on all tasks of its set."""
-    rows = read_rows(folder / f"{pairing.set}.jsonl.gz")
-    if pairing.set == "bfcl":
-        return Calls(rows).examples(pairing.draft, [pairing.opinion])
-    return answer_examples(rows, pairing.draft, [pairing.opinion], pairing.far)
 
 
 def _gains(card: EscalationCard, examples: DraftExamples) -> "Floats":
@@ -122,8 +89,8 @@ def _apgr(gains: "Floats", examples: DraftExamples) -> float:
 
 def _points(examples: dict[str, DraftExamples], gains: dict[str, "Floats"], share: float) -> dict[str, float]:
     """Points that the mixed stream is better than at random, where the share of the tasks with the largest gains goes far."""
-    expected = numpy.concatenate([gains[name] for name in MIXED])
-    better = numpy.concatenate([examples[name].far_scores - examples[name].draft_scores for name in MIXED])
+    expected = numpy.concatenate([gains[each.name] for each in USUAL.values()])
+    better = numpy.concatenate([examples[each.name].far_scores - examples[each.name].draft_scores for each in USUAL.values()])
 
     def points(rows: "NDArray[numpy.int64]") -> float:
         first = numpy.argsort(-expected[rows], kind="stable")[: round(share * len(rows))]

@@ -17,7 +17,7 @@ from nearfar.orchestrator.routing.success import Correction, CorrectionPolicy
 from nearfar.orchestrator.routing.traces import Trace, agents_of
 
 from . import data
-from .budget import LinearHead, outcomes_of
+from .budget import LinearHead, inputs_of, outcomes_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,8 +69,8 @@ def streams(traces: Sequence[Trace], *, most: int) -> Iterator[Stream]:
     for part in range(_PARTS):
         own = [trace for trace in shuffled if part_of[trace.task_class] == part]
         others = [trace for trace in shuffled if part_of[trace.task_class] != part][:most]
-        head = LinearHead([trace.prompt for trace in others], outcomes_of(others))
-        predicted = head.predict([trace.prompt for trace in own])
+        head = LinearHead(inputs_of([trace.prompt for trace in others]), outcomes_of(others))
+        predicted = head.predict(inputs_of([trace.prompt for trace in own]))
         yield Stream([trace.task_class for trace in own], agents, predicted, outcomes_of(own))
 
 

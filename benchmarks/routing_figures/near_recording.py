@@ -76,9 +76,14 @@ class HeardGeneration(Generation):
 
 
 class HeardAgent:
-    """A model in this process that takes one step at a time and keeps the prompt and the generation of each."""
+    """A model in this process that takes one step at a time and keeps the prompt and the generation of each.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: of a model that ships.
+        adapter: the name of an adapter that ships, through which all its steps go; None: none.
+    """
+
+    def __init__(self, name: str, adapter: str | None = None) -> None:
         self.model = LlamaModel(str(MODELS / f"{name}.gguf"), CPU_ONLY)
         self.card = AgentCard(
             name=name,
@@ -88,8 +93,10 @@ class HeardAgent:
             limits=Limits(context_tokens=_CONTEXT),
         )
         self.steps: list[tuple[list[int], HeardGeneration]] = []
-        no_adapters = LlamaAdapters(self.model.handle, {})
-        self._context = LlamaContext(self.model, cells=_CONTEXT, sequences=1, threads=Threads(1, 1), adapters=no_adapters)
+        worn = {} if adapter is None else {adapter: str(MODELS / f"{adapter}.gguf")}
+        adapters = LlamaAdapters(self.model.handle, worn)
+        self._context = LlamaContext(self.model, cells=_CONTEXT, sequences=1, threads=Threads(1, 1), adapters=adapters)
+        self._context.use_adapter(len(worn))
         self._prompts = PromptBuilder(self.model, context_tokens=_CONTEXT)
         self._grammars = Grammars(self.model.vocabulary)
         self._syntax = ToolSyntax.of(self.model.vocabulary)

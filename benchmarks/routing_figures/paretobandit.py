@@ -26,10 +26,10 @@ from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 
 from .._environments import HOUR, cache_folder, last_line, python_with
 from . import litellm, paretobandit_worker
-from .evidence_answers import SETS, answer_examples
+from .evidence_answers import SETS
 from .evidence_calls import FAR as CALLS_FAR
-from .evidence_calls import XLAM_1B, XLAM_7B, Calls
-from .evidence_measures import gains_of, read_rows
+from .evidence_calls import XLAM_1B
+from .pairings import USUAL, pairing_gains
 from .prompt_only import FAR, NEAR
 from .transfer import recorded
 
@@ -144,12 +144,7 @@ class Tasks:
 
 def _evidence(name: str, folder: Path) -> "Floats | None":
     """Gains after a draft and one opinion, in the order of the recorded set; None where no drafts were recorded."""
-    if name == "bfcl":
-        return gains_of(Calls(read_rows(folder / "bfcl.jsonl.gz")).examples(XLAM_1B, [XLAM_7B]))
-    each = next((each for each in SETS if each.file.startswith(name)), None)
-    if each is None:
-        return None
-    return gains_of(answer_examples(read_rows(folder / each.file), each.usual[0], [each.usual[1]], each.far))
+    return pairing_gains(USUAL[name], folder) if name in USUAL else None
 
 
 def _paced(gains: "Floats", share: float) -> "Flags":

@@ -18,10 +18,9 @@ from nearfar.orchestrator.routing.success import length_gain
 from nearfar.protocols import ConfigError
 
 from . import data
-from .budget import LinearHead, outcomes_of
-from .evidence_answers import SETS, answer_examples
-from .evidence_calls import XLAM_1B, XLAM_7B, Calls
-from .evidence_measures import folds, gains_of, read_rows
+from .budget import LinearHead, inputs_of, outcomes_of
+from .evidence_measures import folds
+from .pairings import USUAL, pairing_examples, pairing_gains
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,11 +67,9 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
 
 
 def _recorded(folder: Path) -> Iterator[Gained]:
-    for each in SETS:
-        examples = answer_examples(read_rows(folder / each.file), each.usual[0], [each.usual[1]], each.far)
-        yield Gained(f"{each.name}_evidence", gains_of(examples), examples.draft_scores, examples.far_scores)
-    calls = Calls(read_rows(folder / "bfcl.jsonl.gz")).examples(XLAM_1B, [XLAM_7B])
-    yield Gained("bfcl_evidence", gains_of(calls), calls.draft_scores, calls.far_scores)
+    for pairing in USUAL.values():
+        examples, short = pairing_examples(pairing, folder), pairing.name.partition("_")[0]
+        yield Gained(f"{short}_evidence", pairing_gains(pairing, folder), examples.draft_scores, examples.far_scores)
     traces = data.mmlu(folder)
     traces = [traces[place] for place in numpy.random.default_rng(0).permutation(len(traces))[:MOST]]
     prompts, outcomes = [trace.prompt for trace in traces], outcomes_of(traces)
@@ -81,10 +78,9 @@ def _recorded(folder: Path) -> Iterator[Gained]:
 
 
 def _head_gains(prompts: list[str], outcomes: "Floats") -> "Floats":
-    gains = numpy.zeros(len(prompts))
+    inputs, gains = inputs_of(prompts), numpy.zeros(len(prompts))
     for known, held in folds(len(prompts)):
-        head = LinearHead([prompts[row] for row in known], outcomes[known])
-        chances = head.predict([prompts[row] for row in held])
+        chances = LinearHead(inputs[known], outcomes[known]).predict(inputs[held])
         gains[held] = chances[:, 1] - chances[:, 0]
     return gains
 

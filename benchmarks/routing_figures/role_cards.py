@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import permutations
 from pathlib import Path
@@ -18,7 +19,7 @@ from .evidence_answers import NEAR as NEAR_ANSWERING
 from .evidence_answers import answer_examples
 from .evidence_calls import NEAR as NEAR_CALLING
 from .evidence_calls import Calls
-from .evidence_measures import read_rows
+from .evidence_measures import Row, read_rows, scores_of
 
 LICENCES: Final[Mapping[str, str]] = {"cruxeval (ZeroEval)": "Apache-2.0", "math_l5 (ZeroEval)": "Apache-2.0"}
 """Sets that the shipped card may be trained on, with their licences. Results of BFCL are for evaluation only."""
@@ -53,10 +54,18 @@ def role_examples(folder: Path, name: str) -> DraftExamples:
         calls = Calls(rows)
         parts = [calls.examples(draft, [other for other in NEAR_CALLING if other != draft]) for draft in NEAR_CALLING]
     else:
-        drafts = [(draft, [other for other in NEAR_ANSWERING if other != draft]) for draft in NEAR_ANSWERING]
-        parts = [answer_examples(rows, draft, others, far) for draft, others in drafts for far in FARS]
+        parts = [part for draft in NEAR_ANSWERING for part in _answers(rows, draft)]
     parts = [part for part in parts if (part.far_scores - part.draft_scores).mean() >= LEAST_GAP]
     return merged([by_role_examples(part, _drawn(part)) for part in parts])
+
+
+def _answers(rows: Sequence[Row], draft: str) -> list[DraftExamples]:
+    """Return the drafts of a model with the opinions that will be drawn, next to each far model: only the scores depend on that."""
+    others = [other for other in NEAR_ANSWERING if other != draft]
+    kept = [{draft, *FARS, *pair} for pair in _drawn_pairs(others, len(rows))]
+    told = [{**row, "outcomes": {model: row["outcomes"][model] for model in names}} for row, names in zip(rows, kept, strict=True)]
+    first = answer_examples(told, draft, others, FARS[0])
+    return [replace(first, far=far, far_scores=scores_of(rows, far)) for far in FARS]
 
 
 def by_role_examples(examples: DraftExamples, opinions: Sequence[Sequence[str]]) -> DraftExamples:
@@ -96,10 +105,12 @@ def _with_hand_set(card: EscalationCard, fit: Fit) -> Fit:
 
 def _drawn(examples: DraftExamples) -> list[tuple[str, str]]:
     """Draw two opinions for each example."""
-    others = [look.name for look in examples.looks if not look.is_free]
+    return _drawn_pairs([look.name for look in examples.looks if not look.is_free], len(examples.findings))
+
+
+def _drawn_pairs(others: Sequence[str], count: int) -> list[tuple[str, str]]:
     pairs = list(permutations(others, 2))
-    drawn = numpy.random.default_rng(0).integers(0, len(pairs), len(examples.findings))
-    return [pairs[place] for place in drawn]
+    return [pairs[place] for place in numpy.random.default_rng(0).integers(0, len(pairs), count)]
 
 
 def _roles(found: Mapping[str, Signal], opinions: Sequence[str]) -> dict[str, Signal]:

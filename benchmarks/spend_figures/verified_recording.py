@@ -1,13 +1,16 @@
-"""Records the drafts and verdicts of `verified_drafts`.
+"""Records the drafts and verdicts of `verified_drafts`, and the samples of `votes`.
 
-python -m benchmarks.spend_figures.verified_recording     an hour of one core
+python -m benchmarks.spend_figures.verified_recording drafts     an hour of one core
+python -m benchmarks.spend_figures.verified_recording votes      half an hour
 """
 
+import argparse
 import asyncio
 import gzip
 import json
 from collections.abc import AsyncGenerator
-from contextlib import closing
+from contextlib import aclosing, closing
+from pathlib import Path
 from typing import Final
 
 from nearfar import Hybrid
@@ -30,6 +33,7 @@ from nearfar.protocols import (
 )
 
 from ..routing_figures.near_recording import HeardAgent
+from . import votes
 from .verified_drafts import FILE, PARTS, SAMPLES, WORLDS, Row
 
 _TEMPERATURE: Final = 0.7
@@ -72,19 +76,26 @@ class DraftRecorder:
     def __init__(self) -> None:
         start_backend()
         self._near, self._far = HeardAgent("near"), HeardAgent("far")
+        self._judge = HeardAgent("near", "near-judge")
 
     async def record(self, world: World, task: WorldTask, *, samples: int) -> Row:
         """Let both models carry out a task, and the far one judge the near one's work."""
         self._near.steps.clear()
         self._far.steps.clear()
+        self._judge.steps.clear()
         work = HeardWork(self._near)
         near = await _outcome(work, world, task)
         row = {"prompt": task.prompt, "class": f"{world.name}/{task.kind}", "near": near}
         if near["answer"] is not None and work.request is not None:
             row |= await self._judged(task, work.request, work.text)
         row["far"] = await _outcome(HeardWork(self._far), world, task)
+        return row | {"samples": await self.sampled(world, task, samples)}
+
+    async def sampled(self, world: World, task: WorldTask, samples: int) -> list[Row]:
+        """Let the near model carry out a task several times more."""
         again = [await _outcome(HeardWork(self._near), world, task, temperature=_TEMPERATURE) for _ in range(samples)]
-        return row | {"samples": [{name: each[name] for name in ("answer", "right", "confidence")} for each in again]}
+        self._near.steps.clear()
+        return [{name: each[name] for name in ("answer", "right", "confidence")} for each in again]
 
     async def _judged(self, task: WorldTask, request: StepRequest, text: str) -> Row:
         """Return the verdict on the near model's work, the tokens that it took, and a second sample of the answer."""
@@ -92,7 +103,7 @@ class DraftRecorder:
         asked = StepRequest(
             messages=verify_progress_request(task.prompt, "", work), idempotency_key="judge", top_logprobs=20, max_output_tokens=1
         )
-        near, _ = await _verdict(self._near, asked)
+        near, _ = await _verdict(self._judge, asked)
         far, tokens = await _verdict(self._far, asked)
         fields = {"tool_choice": ToolChoice.NONE, "temperature": _TEMPERATURE, "idempotency_key": "opinion"}
         opinion = await complete(self._near, request.model_copy(update=fields))
@@ -126,17 +137,32 @@ async def _outcome(work: HeardWork, world: World, task: WorldTask, *, temperatur
     return {"answer": answer, "right": is_right, "confidence": min(work.confidences, default=None), "tokens": work.tokens}
 
 
-async def record() -> list[Row]:
+async def drafts() -> AsyncGenerator[Row, None]:
     """Record the tasks of both parts in both worlds."""
-    recorder, rows = DraftRecorder(), []
+    recorder = DraftRecorder()
     for part, (tasks, seed) in PARTS.items():
         for name in WORLDS:
             world = open_world(name)
             for task in draw_tasks(world, tasks, seed):
-                rows.append({"part": part, **await recorder.record(world, task, samples=SAMPLES if name == "search" else 0)})
-    return rows
+                yield {"part": part, **await recorder.record(world, task, samples=SAMPLES if name == "search" else 0)}
+
+
+async def samples() -> AsyncGenerator[Row, None]:
+    """Record the near model's samples alone."""
+    recorder, world = DraftRecorder(), open_world("search")
+    for task in draw_tasks(world, votes.TASKS, votes.SEED):
+        yield {"prompt": task.prompt, "class": f"search/{task.kind}", "samples": await recorder.sampled(world, task, SAMPLES)}
+
+
+async def _write(rows: AsyncGenerator[Row, None], target: Path) -> None:
+    with gzip.open(target, "wt", encoding="utf-8") as file:
+        async with aclosing(rows):
+            async for row in rows:
+                file.write(f"{json.dumps(row)}\n")
 
 
 if __name__ == "__main__":
-    with gzip.open(FILE, "wt", encoding="utf-8") as file:
-        file.writelines(f"{json.dumps(row)}\n" for row in asyncio.run(record()))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("drafts", "votes"))
+    options = parser.parse_args()
+    asyncio.run(_write(drafts(), FILE) if options.part == "drafts" else _write(samples(), votes.FILE))

@@ -1,4 +1,4 @@
-"""Measures the worth of a verdict on the whole work, in addition to agreement and to all free looks, and the samples that a vote takes.
+"""Measures the worth of a verdict on the whole work, in addition to agreement and to all free looks.
 
 Of the shipped models, cards are trained on the known tasks of `verified_drafts` and judged on the fresh ones. No judge has read the
 recorded maths and calls, so there verdicts are drawn with a set AUROC: that tells how good a judge has to be, not how good one is. Near
@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.statistics import percentile_interval
-from nearfar.orchestrator.routing.answers import Answer
 from nearfar.orchestrator.routing.draft_outcomes import correction_for, verdicts_of
 from nearfar.orchestrator.routing.escalation import Action, Escalation
 from nearfar.orchestrator.routing.looks import Cost, Look, Signal
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.routing.training import DraftExamples, draft_examples_of, train_escalation
-from nearfar.orchestrator.strategies.voting import Ballot
 from nearfar.orchestrator.task.decisions import VerifiedDraft
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
 
 from ..routing_figures.evidence_answers import SETS, answer_examples
 from ..routing_figures.evidence_calls import XLAM_1B, XLAM_7B, Calls
 from ..routing_figures.evidence_measures import apgr, gains_of, read_rows
-from .verified_drafts import SAMPLES, WORLDS, Row, read_drafts
+from .verified_drafts import WORLDS, Row, read_drafts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,7 +59,6 @@ def figures(data: Path, *, quick: bool) -> dict[str, Any]:
         "ece": {judge: calibration_error(known, fresh, judge, is_corrected=True) for judge in JUDGES},
         "ece_raw": {judge: calibration_error(known, fresh, judge, is_corrected=False) for judge in JUDGES},
         **({} if quick else _drawn_figures(data / "routing")),
-        **vote_figures(fresh["search"]),
     }
 
 
@@ -231,40 +228,3 @@ def _drawn_gain(examples: DraftExamples, auroc: float) -> float:
     judged = replace(examples, looks=[*examples.looks, Look(name=OUTCOME)], findings=findings)
     with_it, without = (apgr(gains_of(each), examples.draft_scores, examples.far_scores) for each in (judged, examples))
     return with_it - without
-
-
-def vote_figures(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the samples that a vote of eight saves by stopping early, and the points that it loses against all eight with one vote each.
-
-    Each task counts with its samples in eight orders, in which each is the first once.
-    """
-    used, plain, voted, first = numpy.array([numpy.mean(_votes(row), axis=0) for row in rows]).T
-    random = numpy.random.default_rng(0)
-    draws = [random.integers(0, len(used), len(used)) for _ in range(_RESAMPLES)]
-    saved = 1 - used / SAMPLES
-    return {
-        "vote_saving": percentile_interval(saved.mean(), [saved[rows].mean() for rows in draws]).model_dump(),
-        "vote_points_over_majority": _points(voted - plain, draws),
-        "vote_points_over_one_sample": _points(voted - first, draws),
-    }
-
-
-def _points(differences: "Floats", draws: "Sequence[Rows]") -> dict[str, float]:
-    return percentile_interval(100 * differences.mean(), [100 * differences[rows].mean() for rows in draws]).model_dump()
-
-
-def _votes(row: Row) -> list[tuple[float, float, float, float]]:
-    """Return for each order the votes needed, and whether the plain majority, the elected answer and the first sample are right."""
-    samples = [sample for sample in row["samples"] if sample["answer"] is not None]
-    said = [(Answer.of_text(sample["answer"], prompt=row["prompt"]), sample["confidence"]) for sample in samples]
-    right = [float(sample["right"]) for sample in samples]
-    return [_vote(said[place:] + said[:place], right[place:] + right[:place]) for place in range(len(samples))]
-
-
-def _vote(said: Sequence[tuple[Answer, float | None]], right: Sequence[float]) -> tuple[float, float, float, float]:
-    plain, ballot = Ballot(), Ballot()
-    for answer, confidence in said:
-        plain.add(answer, None)
-        if not ballot.is_settled:
-            ballot.add(answer, confidence)
-    return ballot.cast, right[plain.leader], right[ballot.leader], right[0]

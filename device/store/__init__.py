@@ -211,7 +211,7 @@ def _reason(path: Path) -> Path:
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 _PART: Final = re.compile(r"-\d{5}-of-\d{5}$")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-RESERVED: Final = ("near", "far", "near-text", "near-calls")
+RESERVED: Final = ("near", "far", "near-text", "near-calls", "near-judge")
 """Names of the models and adapters that ship with nearfar."""
 
 

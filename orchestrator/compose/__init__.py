@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 
 EMBEDDED = ("near", "far")
 """The small models that ship with nearfar; they know nothing but the two worlds that they were trained in."""
-EMBEDDED_ADAPTERS = ("near-text", "near-calls")
-"""The adapters that ship for `near` to plan for itself: one for its text, one for its tool calls (docs/near-models.md)."""
+EMBEDDED_ADAPTERS = ("near-text", "near-calls", "near-judge")
+"""The adapters that ship for `near`: two to plan for itself, one for its text and one for its tool calls, and one to judge finished work
+(docs/near-models.md)."""
 EMBEDDED_CONFIDENCE = 0.98
 """The minimum confidence of a draft in a cascade of the two: the lowest hundredth at which it keeps nine tenths of far's right answers
 to 300 questions that neither demo nor study uses (docs/near-models.md)."""
@@ -70,8 +71,8 @@ class LlamaConfig(Value):
     gpu_layers: int | None = Field(default=None, ge=-1)
     """Layers kept on the GPU, where `compute` is one; -1: all; None: as many as fit its memory."""
     adapters: Mapping[str, str] = {}
-    """LoRA adapters of the model by name: paths of GGUF files, for a folder of .onnx_adapter files, or `near-text` / `near-calls`, which
-    ship with nearfar for `near`."""
+    """LoRA adapters of the model by name: paths of GGUF files, for a folder of .onnx_adapter files, or `near-text`, `near-calls` and
+    `near-judge`, which ship with nearfar for `near`. One named `judge` is used for verdicts of the verifier `outcome`."""
     adapter: str | None = None
     """The adapter of steps that name none: for the prompt, for reasoning and for text."""
     call_adapter: str | None = None

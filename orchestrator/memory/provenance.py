@@ -101,6 +101,8 @@ def combined(new: Meta, kept: Iterable[Meta], *, raises: bool) -> Meta:
     """Return the meta of a value that keeps parts of earlier ones: about all their subjects, no more trusted than any part, and as
     private as the most private one, unless the tier is raised on purpose (`raises`)."""
     parts = (new, *kept)
+    if len(parts) == 1:
+        return new
     tier = new.tier if raises else strictest(meta.tier for meta in parts)
     subject, others = all_about(parts)
     return new._replace(trust=min(meta.trust for meta in parts), tier=tier, subject=subject, others=others)

@@ -132,18 +132,21 @@ def _unit(embedder: Embedder, vectors: "NDArray[numpy.float32] | Sequence[Sequen
     import numpy
 
     expected = (count, embedder.width)
-    hint = f"its vectors must have {embedder.width} numbers each"
     try:
         made = numpy.asarray(vectors, dtype=numpy.float32)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"embedder {embedder.name!r} gave no array of numbers: {error}", hint=hint) from error
+        raise _misfit(embedder, f"gave no array of numbers: {error}") from error
     if made.shape != expected:
-        raise ConfigError(f"embedder {embedder.name!r} gave an array of shape {made.shape} where {expected} was expected", hint=hint)
+        raise _misfit(embedder, f"gave an array of shape {made.shape} where {expected} was expected")
     lengths = numpy.sqrt(numpy.einsum("ij,ij->i", made, made, dtype=numpy.float64))
     if not all(map(math.isfinite, lengths)):
         raise ConfigError(f"embedder {embedder.name!r} gave numbers that are not finite", hint="use another embedder")
     lengths[lengths == 0] = 1
     return list(made / lengths.astype(numpy.float32)[:, None])
+
+
+def _misfit(embedder: Embedder, how: str) -> ConfigError:
+    return ConfigError(f"embedder {embedder.name!r} {how}", hint=f"its vectors must have {embedder.width} numbers each")
 
 
 def _name_of(embed: object, width: int) -> str:

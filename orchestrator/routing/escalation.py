@@ -361,7 +361,7 @@ def measures_of(looks: Sequence[LearnedLook], seen: Sequence[str], findings: Map
     taken = [look for look in looks if look.is_free or look.name in seen]
     for look in taken:
         found = findings.get(look.name, Signal()).measures
-        values += [float(not found), *(found.get(measure, math.nan) for measure in look.measures)]
+        values += [float(not found), *[found.get(measure, math.nan) for measure in look.measures]]
     answering = [look.name for look in taken if look.gives_answer and look.name != DRAFT]
     if len(answering) > 1:
         draft = findings.get(DRAFT, Signal()).answer or Answer(())

@@ -26,6 +26,8 @@ from .prompts import judge_request, prior_request, verify_progress_request, with
 from .state import step_request
 
 UNDECIDED: Final = 0.5
+JUDGE_ADAPTER: Final = "judge"
+"""Name of the LoRA adapter that a judge wears for its verdicts, if it has one of this name: one that was trained to judge finished work."""
 _SAMPLE_TEMPERATURE: Final = {Side.NEAR: 0.7, Side.FAR: 1.0}
 """Least temperature of an agent that is asked the same again: without chance it would say the same again. Far: the providers' default."""
 _SAMPLES: Final = 3
@@ -211,20 +213,23 @@ class JudgeVerifier:
         work = [*evidence.messages[len(task.messages) :], Message.assistant(candidates[0])]
         words = SHIPPED_WORDS if card.world is not None else GENERAL_WORDS
         messages = words.request(task_text(task), points, work)
-        raw, said = await self._share(task, messages, f"{evidence.key}/judge/{self._asked.role}", words, card)
+        raw, said = await self._share(task, messages, f"{evidence.key}/judge/{self._asked.role}", words)
         score = self._calibrate(raw)
         because = f"{self._asked.handle.name} takes it for right with {score:.0%}{_unmet(said)}"
         return Verification(score, because, self._asked.cost_since(first), Signal({"log odds": log_odds(raw)}), raw)
 
-    async def _share(self, task: Task, messages: Sequence[Message], key: str, words: "VerdictWords", card: AgentCard) -> tuple[float, str]:
+    async def _share(self, task: Task, messages: Sequence[Message], key: str, words: "VerdictWords") -> tuple[float, str]:
         """Return the share of yes, and a reply. Raises `InvalidOutput` if no verdict can be read."""
+        card = await self._asked.card()
+        fields = {"adapter": JUDGE_ADAPTER} if JUDGE_ADAPTER in card.adapters else {}
         if card.capabilities.logprobs:
-            reply = await self._asked.ask(task, messages, key, top_logprobs=_LIKELIEST, max_output_tokens=words.longest)
+            reply = await self._asked.ask(task, messages, key, top_logprobs=_LIKELIEST, max_output_tokens=words.longest, **fields)
             if (share := words.likely_share(reply)) is not None:
                 return share, reply.text
-        verdicts, said, temperature = [], "", second_sample_temperature(task.policy.temperature, self._asked.handle.side, is_again=True)
+        verdicts, said = [], ""
+        fields |= {"temperature": second_sample_temperature(task.policy.temperature, self._asked.handle.side, is_again=True)}
         for number in range(_SAMPLES):
-            reply = await self._asked.ask(task, messages, f"{key}/{number}", temperature=temperature, max_output_tokens=_VERDICT_TOKENS)
+            reply = await self._asked.ask(task, messages, f"{key}/{number}", max_output_tokens=_VERDICT_TOKENS, **fields)
             if (verdict := words.verdict(reply.text)) is not None:
                 verdicts.append(verdict)
                 said = reply.text

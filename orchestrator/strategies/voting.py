@@ -1,10 +1,10 @@
-"""Votes of several samples on an answer, weighted by confidence, with early stopping (after DeepConf, arXiv 2508.15260).
+"""Votes of several samples on an answer, with early stopping (adaptive consistency, arXiv 2305.11860, by confidence, arXiv 2508.15260).
 
-A vote counts the log odds of its confidence, as in naive Bayes. Sampling stops once the leading answer is ahead by odds of 7 to 1: a sure
-draft needs no further sample.
+The answer that most samples give is elected. Sampling stops once the remaining votes would hardly change that: the leading answer is
+three votes ahead, or two of which the samples are sure, or can no longer be overtaken. Votes weighted by confidence elected no better.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from ...protocols import Message, Side, ToolChoice
@@ -19,46 +19,66 @@ from .state import TaskState, as_json, value_of
 from .turn import AgentTurn
 from .verifying import AskedAgent, second_sample_temperature
 
-_SETTLING_LEAD: Final = 2.0
-"""Log odds by which an answer has to lead. Chosen on recorded samples of the shipped near model."""
-_LEAST_WEIGHT: Final = 0.05
-_UNKNOWN_WEIGHT: Final = 1.0
-"""Weight of a vote whose confidence is unknown: two that agree settle it."""
+_SETTLING_LEAD: Final = 3
+"""Votes by which an answer has to lead. Chosen, as the next two, on recorded samples of the shipped near model."""
+_SURE_LEAD: Final = 2
+"""Votes that are enough if ..."""
+_SURE_ODDS: Final = 5.0
+"""... the log odds of their confidence lead by so much, in sum as in naive Bayes."""
 
 
-@dataclass
+@dataclass(slots=True)
+class _Party:
+    """The votes for answers that mean the same."""
+
+    answer: Answer
+    first: int
+    """The place of its first vote among all votes."""
+    votes: int = 0
+    odds: float = 0.0
+
+
 class Ballot:
-    """Counts the votes for answers that mean the same."""
+    """Counts votes.
 
-    votes: list[tuple[Answer, float]] = field(default_factory=list)
-    """The first vote for each answer, with the weight of all for it."""
-    voters: list[int] = field(default_factory=list)
-    """The place of the first vote for each answer among all votes."""
-    cast: int = 0
-    """Votes so far."""
+    Args:
+        most: votes that are cast if none is spared.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.cast = 0
+        """Votes so far."""
+        self._most = most
+        self._parties: list[_Party] = []
 
     def add(self, answer: Answer, confidence: float | None) -> None:
         """Count a vote. `confidence`: 0 to 1; None: unknown."""
-        weight = _UNKNOWN_WEIGHT if confidence is None else max(log_odds(confidence), _LEAST_WEIGHT)
-        place = next((place for place, (other, _) in enumerate(self.votes) if mean_same(other, answer)), len(self.votes))
-        if place == len(self.votes):
-            self.votes.append((answer, 0.0))
-            self.voters.append(self.cast)
-        first, before = self.votes[place]
-        self.votes[place] = (first, before + weight)
+        party = next((party for party in self._parties if mean_same(party.answer, answer)), None)
+        if party is None:
+            party = _Party(answer, first=self.cast)
+            self._parties.append(party)
+        party.votes += 1
+        party.odds += 0.0 if confidence is None else max(log_odds(confidence), 0.0)
         self.cast += 1
 
     @property
     def leader(self) -> int:
         """The place of the leading answer's first vote among all votes; of equal ones the earliest leads."""
-        weights = [weight for _, weight in self.votes]
-        return self.voters[weights.index(max(weights))]
+        return self._leading.first
 
     @property
     def is_settled(self) -> bool:
         """The leading answer is far enough ahead."""
-        first, second = sorted((0.0, 0.0, *(weight for _, weight in self.votes)), reverse=True)[:2]
-        return first - second >= _SETTLING_LEAD
+        leading = self._leading
+        rivals = [party for party in self._parties if party is not leading]
+        votes = leading.votes - max((party.votes for party in rivals), default=0)
+        odds = leading.odds - max((party.odds for party in rivals), default=0.0)
+        is_sure = votes >= _SURE_LEAD and odds >= _SURE_ODDS
+        return is_sure or votes >= _SETTLING_LEAD or votes > self._most - self.cast
+
+    @property
+    def _leading(self) -> _Party:
+        return max(self._parties, key=lambda party: party.votes)
 
 
 async def with_votes(turn: AgentTurn, state: TaskState, runtime: TaskRuntime) -> TaskState:
@@ -79,7 +99,7 @@ async def with_votes(turn: AgentTurn, state: TaskState, runtime: TaskRuntime) ->
 async def _elected(turn: AgentTurn, draft: Attempt, text: str, log: CallLog) -> TaskState:
     """Sample until the ballot is settled or all votes are cast. A sample that fails is no vote."""
     task, asked = turn.task, AskedAgent(turn.handle, log, "vote")
-    ballot, samples = Ballot(), [(text, draft.confidence)]
+    ballot, samples = Ballot(task.policy.evidence.votes), [(text, draft.confidence)]
     ballot.add(Answer.of_text(text, prompt=last_words(task.messages)), draft.confidence)
     temperature = second_sample_temperature(task.policy.temperature, turn.handle.side, is_again=True)
     for number in range(1, task.policy.evidence.votes):

@@ -211,12 +211,13 @@ class EvidenceConfig(Value):
     verifiers: tuple[VerifierKind, ...] = ()
     """Verdicts that a draft needs after the other checks, cheapest first: one below 0.5, corrected by reported outcomes, rejects it."""
     votes: int = Field(default=1, ge=1, le=64)
-    """Most samples of a near agent that vote on its answer, weighted by confidence: sampling stops once an answer leads clearly.
+    """Most samples of a near agent that vote on its answer: sampling stops once further votes would hardly change the answer.
 
     Answers that have a schema, took more than one step or are streamed are not voted on.
     """
     judge: str | None = None
-    """Name of the agent that gives these verdicts. None: the far agent that would take over, if it may be told the work."""
+    """Name of the agent that gives these verdicts, with its adapter named `judge` if it has one. None: the far agent that would take over,
+    if it may be told the work."""
     before_acts: bool = True
     """Check a near agent's call of a tool that changes something before it runs, if a far agent could be asked instead."""
     escalation: Path | None = None

@@ -61,7 +61,7 @@ def test_wheel_holds_the_data(wheel_files: set[str], file: str) -> None:
 
 
 def test_models_and_adapters_ship_within_their_budget() -> None:
-    assert {path.name for path in MODELS} == {"near.gguf", "far.gguf", "near-text.gguf", "near-calls.gguf"}
+    assert {path.name for path in MODELS} == {"near.gguf", "far.gguf", "near-text.gguf", "near-calls.gguf", "near-judge.gguf"}
     assert sum(path.stat().st_size for path in MODELS) <= 12_000_000
 
 

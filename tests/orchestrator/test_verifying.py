@@ -41,6 +41,10 @@ class Judge(ScriptedAgent):
         self._said = [verdict] if isinstance(verdict, str) else list(verdict)
         super().__init__(self._reply, name="far", side=Side.FAR, confidence=confidence, capabilities=capabilities)
 
+    def wear(self, *adapters: str) -> None:
+        """Claim adapters."""
+        self._card = self._card.model_copy(update={"adapters": adapters})
+
     def _reply(self, request: StepRequest) -> Reply:
         if system_of(request) == PRIOR:
             self.priors.append(request)
@@ -76,6 +80,16 @@ async def test_a_draft_that_the_judge_takes_for_right_stands() -> None:
     assert (result.text, result.agent) == ("yes", "near")
     assert result.attempts[0].verified["outcome"].raw == pytest.approx(0.9)
     assert "yes" in judge.verdicts[0].messages[-1].text
+
+
+@pytest.mark.parametrize("capabilities", [None, WITHOUT_LOGPROBS], ids=["log-probabilities", "words"])
+async def test_a_judge_wears_its_adapter_for_verdicts_alone(capabilities: Capabilities | None) -> None:
+    judge = Judge("Right: No", capabilities=capabilities)
+    judge.wear("judge", "text")
+    async with hybrid_of(judge, "outcome") as hybrid:
+        await hybrid.run(QUESTION)
+    assert {request.adapter for request in judge.verdicts} == {"judge"}
+    assert judge.requests[-1].adapter is None
 
 
 async def test_a_judge_without_log_probabilities_is_asked_three_times() -> None:

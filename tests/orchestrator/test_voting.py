@@ -35,18 +35,25 @@ async def test_the_answer_that_most_samples_give_stands() -> None:
     assert {request.temperature for request in near.requests[1:]} == {0.7}
 
 
-async def test_sampling_stops_once_an_answer_leads_clearly() -> None:
+async def test_sampling_stops_once_an_answer_is_three_votes_ahead() -> None:
     near = near_of("2", "two", "2", "2", "2", "2")
-    async with Hybrid(near=near, policy=policy_of(6)) as hybrid:
+    async with Hybrid(near=near, policy=policy_of(8)) as hybrid:
         await hybrid.run(QUESTION)
     assert len(near.requests) == 3
 
 
-async def test_a_sure_draft_is_not_voted_on() -> None:
-    near = near_of("2", "1", "1", confidence=0.95)
-    async with Hybrid(near=near, policy=policy_of(3)) as hybrid:
+async def test_sampling_stops_once_the_rest_cannot_change_the_election() -> None:
+    near = near_of("2", "1", "2", "2", "2", confidence=None)
+    async with Hybrid(near=near, policy=policy_of(5)) as hybrid:
+        await hybrid.run(QUESTION)
+    assert len(near.requests) == 4
+
+
+async def test_two_sure_samples_that_agree_need_no_third() -> None:
+    near = near_of("2", "2", "1", "1", confidence=0.95)
+    async with Hybrid(near=near, policy=policy_of(4)) as hybrid:
         assert (await hybrid.run(QUESTION)).text == "2"
-    assert len(near.requests) == 1
+    assert len(near.requests) == 2
 
 
 async def test_a_sample_that_fails_is_no_vote() -> None:
@@ -107,17 +114,21 @@ async def test_the_evidence_judges_the_answer_that_was_elected() -> None:
 @pytest.mark.parametrize(
     ("votes", "leader", "is_settled"),
     [
-        ([("a", 0.9)], 0, True),
-        ([("a", 0.8)], 0, False),
-        ([("a", 0.8), ("a", 0.8)], 0, True),
-        ([("a", 0.6), ("b", 0.95), ("b", 0.2)], 1, True),
-        ([("a", None), ("b", None)], 0, False),
-        ([("a", None), ("a", None)], 0, True),
-        ([("a", 0.1), ("b", 0.1), ("b", 0.1)], 1, False),
+        ([("a", 0.999)], 0, False),
+        ([("a", 0.8), ("a", 0.8)], 0, False),
+        ([("a", 0.95), ("a", 0.9)], 0, True),
+        ([("a", None), ("a", None)], 0, False),
+        ([("a", None), ("a", None), ("a", 0.1)], 0, True),
+        ([("b", 0.99), ("a", 0.9), ("a", 0.9), ("a", 0.9)], 1, False),
+        ([("b", 0.9999), ("a", 0.5), ("a", 0.5), ("a", 0.5)], 1, False),
+        ([("b", 0.8), ("a", 0.9), ("a", 0.9), ("a", 0.9)], 1, True),
+        ([("a", 0.9), ("b", 0.9)], 0, False),
+        ([("b", 0.1), ("b", 0.1), ("a", 0.9), ("a", 0.9), ("a", 0.9), ("a", 0.9), ("b", 0.1)], 2, False),
+        ([("b", 0.1), ("b", 0.1), ("a", 0.1), ("a", 0.1), ("a", 0.1), ("a", 0.1), ("c", 0.1)], 2, True),
     ],
 )
-def test_a_vote_counts_the_log_odds_of_its_confidence(votes: Sequence[tuple[str, float | None]], leader: int, is_settled: bool) -> None:
-    ballot = Ballot()
+def test_a_clear_lead_settles_a_vote_of_eight(votes: Sequence[tuple[str, float | None]], leader: int, is_settled: bool) -> None:
+    ballot = Ballot(most=8)
     for text, confidence in votes:
         ballot.add(Answer.of_text(text), confidence)
     assert (ballot.leader, ballot.is_settled) == (leader, is_settled)

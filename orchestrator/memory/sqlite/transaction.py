@@ -113,10 +113,9 @@ def pack_vectors(vectors: "Sequence[Vector]") -> bytes:
 
     from .nearest import encode_vectors
 
-    made = encode_vectors(numpy.stack(vectors))
-    kept = numpy.empty(len(made.codes), _passage(made.codes.shape[1]))
-    kept["scale"], kept["codes"] = made.scales, made.codes
-    return kept.tobytes()
+    made = encode_vectors(numpy.array(vectors))
+    scales = made.scales.astype("<f4")
+    return b"".join([scale.tobytes() + codes.tobytes() for scale, codes in zip(scales, made.codes, strict=True)])
 
 
 def unpack_vectors(passages: Sequence[bytes], width: int) -> "tuple[Codes, list[int]]":
@@ -264,8 +263,9 @@ class SqliteTransaction:
         return first
 
     def heads(self, addresses: Sequence[ItemAddress]) -> dict[ItemAddress, tuple[Operation, ...]]:
-        self._find_all([address for address in addresses if address not in self._found])
-        here = [address for address in addresses if self._found[address] is not None]
+        if len(addresses) > 1:
+            self._find_all([address for address in addresses if address not in self._found])
+        here = [address for address in addresses if self._find(address) is not None]
         found = {address: tuple(head for head in self._heads(address).values() if head is not None) for address in here}
         return {address: heads for address, heads in found.items() if heads}
 
