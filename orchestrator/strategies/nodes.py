@@ -51,7 +51,7 @@ from .state import (
 )
 from .tool_calls import ToolCalls, hand_off_in, record_outcomes
 from .turn import AgentTurn, Fitting, acts, call_of, is_accepted, left_out, summarizer_of
-from .voting import with_votes
+from .verifying import with_votes
 
 _SILENT = "allow more output tokens, or less effort: a model may spend them all on its thoughts"
 
