@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.compose.hub import ServeConfig as ServeConfig
     from nearfar.orchestrator.compose.hub import WorkerConfig as WorkerConfig
     from nearfar.orchestrator.compose.policy_file import PolicyFile as PolicyFile
+    from nearfar.orchestrator.hybrid import Hybrid as Hybrid
     from nearfar.orchestrator.hybrid.arguments import HybridArguments as HybridArguments
     from nearfar.orchestrator.hybrid.arguments import ResumeOptions as ResumeOptions
     from nearfar.orchestrator.hybrid.arguments import TaskOptions as TaskOptions
     from nearfar.orchestrator.hybrid.arguments import TurnOptions as TurnOptions
-    from nearfar.orchestrator.hybrid.hybrid import Hybrid as Hybrid
     from nearfar.orchestrator.hybrid.metrics import Metrics as Metrics
     from nearfar.orchestrator.hybrid.records import Records as Records
     from nearfar.orchestrator.hybrid.session import Session as Session
@@ -319,7 +319,7 @@ _NAMES = {
     "orchestrator.compose.hub": "AttachedConfig CallerConfig HubConfig ServeConfig WorkerConfig",
     "orchestrator.compose.policy_file": "PolicyFile",
     "orchestrator.hybrid.arguments": "HybridArguments ResumeOptions TaskOptions TurnOptions",
-    "orchestrator.hybrid.hybrid": "Hybrid",
+    "orchestrator.hybrid": "Hybrid",
     "orchestrator.hybrid.metrics": "Metrics",
     "orchestrator.hybrid.records": "Records",
     "orchestrator.hybrid.session": "Session",
