@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.compose.hub import ServeConfig as ServeConfig
     from nearfar.orchestrator.compose.hub import WorkerConfig as WorkerConfig
     from nearfar.orchestrator.compose.policy_file import PolicyFile as PolicyFile
+    from nearfar.orchestrator.hybrid import Hybrid as Hybrid
     from nearfar.orchestrator.hybrid.arguments import HybridArguments as HybridArguments
     from nearfar.orchestrator.hybrid.arguments import ResumeOptions as ResumeOptions
     from nearfar.orchestrator.hybrid.arguments import TaskOptions as TaskOptions
     from nearfar.orchestrator.hybrid.arguments import TurnOptions as TurnOptions
-    from nearfar.orchestrator.hybrid.hybrid import Hybrid as Hybrid
     from nearfar.orchestrator.hybrid.metrics import Metrics as Metrics
     from nearfar.orchestrator.hybrid.records import Records as Records
     from nearfar.orchestrator.hybrid.session import Session as Session
@@ -77,8 +77,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.safety.detection import PrivateFinding as PrivateFinding
     from nearfar.orchestrator.safety.outbound_filter import PrivacyRecords as PrivacyRecords
     from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
-    from nearfar.orchestrator.strategies.graphs import TaskNodes as TaskNodes
     from nearfar.orchestrator.strategies.graphs import after_judge as after_judge
+    from nearfar.orchestrator.strategies.nodes import TaskNodes as TaskNodes
     from nearfar.orchestrator.strategies.state import TaskContext as TaskContext
     from nearfar.orchestrator.strategies.state import TaskState as TaskState
     from nearfar.orchestrator.strategies.turn import after_step as after_step
@@ -319,7 +319,7 @@ _NAMES = {
     "orchestrator.compose.hub": "AttachedConfig CallerConfig HubConfig ServeConfig WorkerConfig",
     "orchestrator.compose.policy_file": "PolicyFile",
     "orchestrator.hybrid.arguments": "HybridArguments ResumeOptions TaskOptions TurnOptions",
-    "orchestrator.hybrid.hybrid": "Hybrid",
+    "orchestrator.hybrid": "Hybrid",
     "orchestrator.hybrid.metrics": "Metrics",
     "orchestrator.hybrid.records": "Records",
     "orchestrator.hybrid.session": "Session",
@@ -346,7 +346,8 @@ _NAMES = {
     "orchestrator.safety.detection": "Detector PrivateFinding",
     "orchestrator.safety.outbound_filter": "PrivacyRecords",
     "orchestrator.strategies.calls": "TaskGraph",
-    "orchestrator.strategies.graphs": "TaskNodes after_judge",
+    "orchestrator.strategies.graphs": "after_judge",
+    "orchestrator.strategies.nodes": "TaskNodes",
     "orchestrator.strategies.state": "TaskContext TaskState",
     "orchestrator.strategies.turn": "after_step",
     "orchestrator.task": "ForeignMessage Needs Sampling Task",
@@ -401,6 +402,7 @@ _NAMES = {
     "protocols.hub": "Hub WorkerTerms serve_hub",
     "protocols.items": "ItemAddress Source Tier",
     "protocols.limits": "Heartbeat",
+    "protocols.security": "ClientCertificate Scope TokenRecord",
     "protocols.server": "Server serve",
     "protocols.step_log": "Retention",
     "protocols.steps": (
@@ -408,7 +410,6 @@ _NAMES = {
         "StepEvent StepReply StepRequest TextDelta TokenLogprob ToolCall ToolCalled ToolChoice ToolResult ToolSpec Usage"
     ),
     "protocols.token_file": "NewToken add_token load_tokens",
-    "protocols.security": "ClientCertificate Scope TokenRecord",
     "protocols.validation": "check_request",
 }
 """The public names that each module defines."""

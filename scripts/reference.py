@@ -58,7 +58,12 @@ GROUPS: Final = {
         "orchestrator.task.routing_policy",
     )
     + ("orchestrator.task.rules", "orchestrator.task.roles", "orchestrator.task.stores"),
-    "Plugins": ("orchestrator.util.plugins", "orchestrator.safety.detection", "orchestrator.strategies.graphs")
+    "Plugins": (
+        "orchestrator.util.plugins",
+        "orchestrator.safety.detection",
+        "orchestrator.strategies.graphs",
+        "orchestrator.strategies.nodes",
+    )
     + ("orchestrator.strategies.state", "orchestrator.strategies.turn"),
     "Decisions": ("orchestrator.strategies",),
     "Memory": ("orchestrator.memory", "protocols.items"),

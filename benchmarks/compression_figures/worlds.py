@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from unittest.mock import patch
 
 from nearfar.orchestrator.compose import NearConfig
-from nearfar.orchestrator.hybrid.hybrid import Hybrid
+from nearfar.orchestrator.hybrid import Hybrid
 from nearfar.orchestrator.lab.worlds import World
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld

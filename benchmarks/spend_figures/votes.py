@@ -14,7 +14,7 @@ import numpy
 
 from nearfar.orchestrator.lab.statistics import percentile_interval
 from nearfar.orchestrator.routing.answers import Answer
-from nearfar.orchestrator.strategies.voting import Ballot
+from nearfar.orchestrator.strategies.verifying import Ballot
 
 from .verified_drafts import SAMPLES, Row
 

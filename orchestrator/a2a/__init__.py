@@ -73,7 +73,7 @@ from ...protocols.security import IDENTITY, Identity, Scope, Tokens, check_expos
 from ...protocols.server import listening
 from ..agents import AgentHandle
 from ..compose.hub import ServeConfig
-from ..hybrid.hybrid import Hybrid
+from ..hybrid import Hybrid
 from ..serve import serve_app
 from ..serve.callers import Callers, OriginCheck
 from ..serve.requests import ClientLeft, Receive, Send, openai_error, read_body, status_of

@@ -23,8 +23,8 @@ from google.protobuf.json_format import MessageToDict
 from ...protocols import ApprovalNeeded, InternalError, NearfarError, NotFound
 from ...protocols.secrets import log_defect
 from ..compose.hub import ServeConfig
+from ..hybrid import Hybrid
 from ..hybrid.arguments import TaskOptions
-from ..hybrid.hybrid import Hybrid
 from ..runs.ledger import pending_requests
 from ..serve.callers import BY_POLICY, read_options, turn_options
 from ..task.events import TaskEvent

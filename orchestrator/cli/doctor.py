@@ -327,7 +327,7 @@ def _keys() -> Iterator[Checkup]:
 
 async def _agents(config: Config) -> AsyncIterator[Checkup]:
     """Open each configured agent and let it take one real step. A paid provider is opened but not asked."""
-    from ..hybrid.hybrid import Hybrid
+    from ..hybrid import Hybrid
 
     try:
         async with Hybrid.from_config(config) as hybrid:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from ..a2a import A2aServer
     from ..console.view import BrowserLogins
-    from ..hybrid.hybrid import Hybrid
+    from ..hybrid import Hybrid
     from ..serve import Front
 
 _OTLP: Final = "OTEL_EXPORTER_OTLP_"

@@ -30,7 +30,7 @@ from .running import EXIT_FAILED, Line, Note, execute, fact_table, notes, report
 from .selection import call_text, chosen_config, open_hybrid, terminal_approver
 
 if TYPE_CHECKING:
-    from ..hybrid.hybrid import Hybrid
+    from ..hybrid import Hybrid
     from ..lab.blame import Blame
 
 _STYLES: Final = {RunState.DONE: "green", RunState.FAILED: "red", RunState.WAITING: "yellow", RunState.CANCELLED: "dim"}

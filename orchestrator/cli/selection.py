@@ -28,7 +28,7 @@ from .running import notes, output, warn
 
 if TYPE_CHECKING:
     from ..compose.policy_file import PolicyFile
-    from ..hybrid.hybrid import Hybrid
+    from ..hybrid import Hybrid
 
 DEMO_SEED = 2026
 """Seed of the tasks that `nearfar demo` draws and of the passages that the shipped models search."""
@@ -57,7 +57,7 @@ def chosen_config(selection: AgentChoice) -> Config:
 def open_hybrid(selection: AgentChoice, config: Config, approver: Approver | None = None, policy: "PolicyFile | None" = None) -> "Hybrid":
     """Open a `Hybrid`, which follows `policy` if it is given. The shipped models get the tools of their own world if no other tools are
     named."""
-    from ..hybrid.hybrid import Hybrid
+    from ..hybrid import Hybrid
 
     tools = load_tools(selection.tools) if selection.tools else []
     if not tools and not config.tools and _all_embedded(config):

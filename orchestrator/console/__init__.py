@@ -22,7 +22,7 @@ from ...protocols.secrets import log_defect
 from ..budgets import open_budgets
 from ..compose.config import Config
 from ..compose.hub import ServeConfig
-from ..hybrid.hybrid import Hybrid
+from ..hybrid import Hybrid
 from ..safety.outbound_filter import PrivacyRecords
 from ..serve import Front
 from ..serve.callers import OriginCheck

@@ -12,8 +12,8 @@ from uuid import uuid4
 
 from ...protocols import ApprovalNeeded, Cancelled, InternalError, InvalidRequest, NearfarError, NotFound
 from ...protocols.secrets import log_defect
+from ..hybrid import Hybrid
 from ..hybrid.arguments import TaskOptions
-from ..hybrid.hybrid import Hybrid
 from ..hybrid.session import Session
 from ..runs import Run, RunState
 from ..runs.sessions import SessionStore, SessionSummary

@@ -12,7 +12,7 @@ import anyio.to_process
 from ...protocols import ConfigError, DeadlineExceeded, NearfarError, RateLimited, Sensitivity, Side
 from ..compose.config import Config
 from ..compose.policy_file import config_findings, config_with_policy, read_text, save_policy
-from ..hybrid.hybrid import Hybrid
+from ..hybrid import Hybrid
 from ..lab.replay.simulation import compare_policies
 from ..routing.eligibility import PolicyFinding
 from ..task.decisions import FIGURES, RouteDecision

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ...protocols import InvalidRequest, PermissionDenied, Unauthenticated
 from ..budgets import BudgetBook
 from ..compose.config import Config
-from ..hybrid.hybrid import Hybrid
+from ..hybrid import Hybrid
 from ..safety.outbound_filter import PrivacyRecords
 from .html import Html, join, tag, text
 from .live import PERIOD, Fragments

@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field
 
 from ...protocols import InvalidRequest, JsonSchema, NearfarError, Sensitivity, Side, ToolCall, Usage
 from ..agents import AgentHandle
-from ..hybrid.hybrid import Hybrid
+from ..hybrid import Hybrid
 from ..task import STATE, Sampling
 from ..task.events import Turn, TurnEvent
 from ..task.tools import Tool

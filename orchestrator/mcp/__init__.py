@@ -134,7 +134,7 @@ class McpServer(McpServerConfig):
 
     @classmethod
     def of_section(cls, name: str, section: McpServerConfig) -> Self:
-        """Return the server of a section `[mcp.NAME]`."""
+        """Return the server called `name` that a `section` [mcp.NAME] describes."""
         return cls.model_validate({"name": name, **dict(section)})
 
 

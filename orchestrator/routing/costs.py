@@ -22,7 +22,6 @@ MEMORY: Final = 30
 _LEAST: Final = 5
 """Tasks of a class, or with prompts of one size, from which they stand for themselves."""
 
-
 Group = tuple[str, ...]
 """A group of tasks by the path to it: `("no tools", "search")` lies in `("no tools",)`, and that in `()`, the group of all tasks."""
 

@@ -17,7 +17,7 @@ from ...protocols.channel import server_tls
 from ...protocols.limits import BODY_SECONDS, HANDSHAKE_SECONDS, UNREAD_SECONDS, most_connections
 from ...protocols.security import Tokens, check_exposure
 from ..compose.hub import ServeConfig
-from ..hybrid.hybrid import Hybrid
+from ..hybrid import Hybrid
 from ..util.runtime import cancel_task
 
 try:

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from ...protocols import ApprovalNeeded, Cancelled, InvalidRequest, NearfarError, ToolCall, Usage
+from ..hybrid import Hybrid
 from ..hybrid.arguments import TurnOptions
-from ..hybrid.hybrid import Hybrid
 from ..task.events import (
     AgentText,
     ApprovalAsked,

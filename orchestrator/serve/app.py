@@ -14,7 +14,7 @@ from ...protocols.access import Access
 from ...protocols.address import parse_address
 from ...protocols.security import Scope
 from ..compose.hub import ServeConfig
-from ..hybrid.hybrid import Hybrid
+from ..hybrid import Hybrid
 from ..runs.sessions import KeptResponses
 from ..runs.store import RunStore
 from ..tracing.observing import CONTENT_TYPE

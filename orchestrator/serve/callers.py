@@ -21,8 +21,8 @@ from ...protocols.limits import CALLS_OF_A_CALLER
 from ...protocols.security import Credentials, Identity, Scope
 from ...protocols.steps import Value
 from ..compose.hub import CallerConfig
+from ..hybrid import Hybrid
 from ..hybrid.arguments import TurnOptions
-from ..hybrid.hybrid import Hybrid
 from ..task import Caching
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy

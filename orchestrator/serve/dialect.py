@@ -13,8 +13,8 @@ import orjson
 
 from ...protocols import Message, NearfarError, ToolChoice, ToolSpec
 from ..compose.hub import CallerConfig
+from ..hybrid import Hybrid
 from ..hybrid.arguments import TurnOptions
-from ..hybrid.hybrid import Hybrid
 from ..task.events import Speaker, Turn
 from ..task.results import SideUsage
 from ..util.text import digest

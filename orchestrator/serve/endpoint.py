@@ -16,7 +16,7 @@ from ...protocols.propagation import TRACEPARENT, continued_trace
 from ...protocols.secrets import log_defect
 from ...protocols.security import Identity, Scope
 from ..compose.hub import ServeConfig
-from ..hybrid.hybrid import Hybrid
+from ..hybrid import Hybrid
 from ..task import as_messages
 from ..task.events import Speaker, Turn, TurnFinished, TurnText
 from ..util.text import tokens_at_most

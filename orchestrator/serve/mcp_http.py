@@ -14,7 +14,7 @@ from ...protocols.address import parse_address
 from ...protocols.security import Identity
 from ...protocols.security import Scope as TokenScope
 from ..compose.hub import ServeConfig
-from ..hybrid.hybrid import Hybrid
+from ..hybrid import Hybrid
 from ..util.runtime import cancel_task, in_thread
 from .callers import ADMISSION_KEY, AdmittedCaller, Callers, OriginCheck
 from .requests import openai_error, refusal_of, retry_headers

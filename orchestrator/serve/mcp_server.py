@@ -25,8 +25,8 @@ from ...protocols import ApprovalNeeded, ApprovalRequest, ConfigError, NearfarEr
 from ...protocols.access import Access
 from ...protocols.security import IDENTITY, Identity, Scope
 from ..compose.hub import ServeConfig
+from ..hybrid import Hybrid
 from ..hybrid.arguments import TaskOptions
-from ..hybrid.hybrid import Hybrid
 from ..memory.in_tasks import memory_tools
 from ..runs.leases import read_details
 from ..task.events import AttemptStarted, TaskEvent, TaskFinished, ToolStarted

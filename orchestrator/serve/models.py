@@ -16,8 +16,8 @@ from ...protocols import ModelNotFound, Unavailable, Usage
 from ..agents import AgentHandle
 from ..agents.breaker import BreakerState
 from ..compose.hub import list_workers
+from ..hybrid import Hybrid
 from ..hybrid.arguments import TaskOptions, TurnOptions
-from ..hybrid.hybrid import Hybrid
 from ..task.events import Turn
 from ..util.embedding import MAXIMUM_TOKENS, NAME, WIDTH, MiniLmEmbedder
 from ..util.runtime import in_thread

@@ -38,7 +38,7 @@ for name in dir(signal):
 MODULES = (
     *("cloud.gateway", "cloud.provider", "cloud.server_trials", "cloud.server_info", "device", "device.store", "device.hardware.probe"),
     *(
-        "orchestrator.hybrid.hybrid",
+        "orchestrator.hybrid",
         "orchestrator.compose.gateway_process",
         "orchestrator.compose.policy_file",
         "orchestrator.lab.study.sweep",

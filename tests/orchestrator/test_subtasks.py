@@ -11,8 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from linked import LINKS, linked
 
 from nearfar import Hybrid, Records, tool
-from nearfar.orchestrator.strategies import graphs as nodes
-from nearfar.orchestrator.strategies import turn
+from nearfar.orchestrator.strategies import nodes, turn
 from nearfar.orchestrator.strategies.prompts import SubtaskResult, aggregate_request, plan_subtasks_request, with_results
 from nearfar.orchestrator.task.events import AgentText, AttemptEnded, CallEnded, SubtaskEnded, SubtasksPlanned, TaskEvent, TaskFinished
 from nearfar.orchestrator.task.modes import Mode, Strategy

@@ -6,7 +6,7 @@ import pytest
 
 from nearfar import Hybrid, ScriptedAgent, Side, tool
 from nearfar.orchestrator.routing.answers import Answer
-from nearfar.orchestrator.strategies.voting import Ballot
+from nearfar.orchestrator.strategies.verifying import Ballot
 from nearfar.protocols import Finished, FinishReason, ToolCall, Unavailable, Usage
 from nearfar.protocols.fakes import Reply
 

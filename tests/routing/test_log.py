@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nearfar import tool
-from nearfar.orchestrator.hybrid.hybrid import Hybrid
+from nearfar.orchestrator.hybrid import Hybrid
 from nearfar.orchestrator.routing.auto import Chooser
 from nearfar.orchestrator.routing.traces import read_traces
 from nearfar.orchestrator.task.modes import TaskProfile

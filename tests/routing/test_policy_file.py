@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nearfar.orchestrator.compose.policy_file import PolicyFile
-from nearfar.orchestrator.hybrid.hybrid import Hybrid
+from nearfar.orchestrator.hybrid import Hybrid
 from nearfar.protocols import ConfigError, ScriptedAgent, Side
 
 MOMENTS = count(1)

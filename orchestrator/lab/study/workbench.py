@@ -19,7 +19,7 @@ from typing import Final, Literal, Self
 from ....protocols import Agent, AgentCard, ConfigError, NearfarError, Prices, Side, Usage
 from ....protocols.steps import Value
 from ...compose import far_handle, near_handle, reference_price
-from ...hybrid.hybrid import Hybrid
+from ...hybrid import Hybrid
 from ...routing.run_records import Check, RunRecord
 from ...task.events import CallEnded, Navigated, TaskEvent, TaskFinished
 from ...task.policy import Verdict
