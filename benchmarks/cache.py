@@ -38,8 +38,8 @@ from nearfar.orchestrator.cache import thresholds as lookups
 from nearfar.orchestrator.cache.database import StoredAnswer
 from nearfar.orchestrator.cache.guards import objection
 from nearfar.orchestrator.cache.thresholds import Interval, QuestionPair, calibrate_threshold, judge_pairs
+from nearfar.orchestrator.task import TaskScope
 from nearfar.orchestrator.task.stores import CacheConfig
-from nearfar.orchestrator.task.task import TaskScope
 from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Side, StepReply, StepRequest, Usage
 from nearfar.protocols.steps import Sensitivity

@@ -17,11 +17,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nearfar.orchestrator.compose.agents import EMBEDDED_CONFIDENCE, NearConfig, parse_far
+from nearfar.orchestrator.compose import EMBEDDED_CONFIDENCE, NearConfig, parse_far
 from nearfar.orchestrator.lab.report import write_sweep_report
 from nearfar.orchestrator.lab.statistics import IntervalEstimate
-from nearfar.orchestrator.lab.study import Study, StudyFile, claim_folder, make_study
-from nearfar.orchestrator.lab.study.configurations import STANDARD
+from nearfar.orchestrator.lab.study import STANDARD, Study, StudyFile, claim_folder, make_study
 from nearfar.orchestrator.lab.study.headline import AutoHeadline, Comparison, Reached, WorldHeadline, auto_headline, headline
 from nearfar.orchestrator.lab.study.outcomes import Outcomes
 from nearfar.orchestrator.lab.study.pools import LocalPool

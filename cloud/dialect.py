@@ -6,6 +6,7 @@ A dialect writes a step as a request and reads its stream.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -336,6 +337,7 @@ def bare_name(model: str) -> str:
     return name if claude is None else re.sub(r"[.@]", "-", claude[1])
 
 
+@lru_cache(maxsize=64)
 def openai_traits(model: str, *, hosted: bool, reasoning: bool | None) -> Traits:
     """Return the traits of a model over OpenAI's APIs.
 

@@ -462,7 +462,7 @@ class Deadline:
         """Await the result of `waiting`. Cancel it and raise `DeadlineExceeded` when the time is up."""
         if self._aborted is not None:
             raise self._aborted
-        if not self.seconds_left:
+        if self._loop.time() >= self._moment:
             raise self._exceeded()
         task = self._waiting = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"

@@ -27,10 +27,9 @@ from ..protocols import (
     Usage,
     stream,
 )
-from ..protocols.security import IDENTITY
+from ..protocols.security import IDENTITY, Tokens, token_records
 from ..protocols.server import Retention, Server, ServerTls, serve
 from ..protocols.token_file import CALLER_NAME
-from ..protocols.tokens import Tokens, token_records
 from .config import GatewayLimits
 
 _SMOOTHING = 0.1

@@ -221,7 +221,7 @@ class OpenAIDecoder:
         if usage := as_object(chunk.get("usage")):
             self._usage = _usage(usage) or self._usage
             self.has_written = self.has_written or has_output(self._usage)
-        return "".join(self._choice(choice) for choice in as_objects(chunk.get("choices")) if not choice.get("index"))
+        return "".join([self._choice(choice) for choice in as_objects(chunk.get("choices")) if not choice.get("index")])
 
     def end(self) -> Ending:
         if self._reason is None:
@@ -245,16 +245,23 @@ class OpenAIDecoder:
         # Whole messages in place of deltas come from servers that only pretend to stream.
         delta = as_object(choice.get("delta")) or as_object(choice.get("message"))
         self.has_written = self.has_written or any(value for name, value in delta.items() if name != "role")
-        for piece in as_objects(delta.get("tool_calls")):
-            self._piece(piece)
-        for token in as_objects(as_object(choice.get("logprobs")).get("content")):
-            if isinstance(logprob := token.get("logprob"), int | float):
-                self._confidence.add(logprob)
-                self._logprobs.append(token)
-        self._refused = self._refused or bool(as_text(delta.get("refusal")))
+        if calls := delta.get("tool_calls"):
+            for piece in as_objects(calls):
+                self._piece(piece)
+        if logprobs := choice.get("logprobs"):
+            self._note(as_objects(as_object(logprobs).get("content")))
+        if refusal := delta.get("refusal"):
+            self._refused = self._refused or bool(as_text(refusal))
         self._reason = as_text(choice.get("finish_reason")) or self._reason
         self._stop = as_text(choice.get("stop_reason")) or self._stop  # vLLM's, where a sequence ended the text
         return _said(delta.get("content"))
+
+    def _note(self, tokens: list[JsonObject]) -> None:
+        """Take in the log-probabilities of tokens."""
+        for token in tokens:
+            if isinstance(logprob := token.get("logprob"), int | float):
+                self._confidence.add(logprob)
+                self._logprobs.append(token)
 
     def _piece(self, piece: JsonObject) -> None:
         function = as_object(piece.get("function"))

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import anyio
 import anyio.to_thread
@@ -209,13 +209,12 @@ class ProviderAgent:
         """Yield the response to one HTTP call, if it is an event stream; closing it at the end also ends the provider's work."""
         connections = self._connected()
         headers = self._dialect.headers(key, f"{IDENTITY.get().caller}/{request.idempotency_key}") | _HEADERS
-        address = self._base_url + self._dialect.path(self._model)
         content = _as_json(body)
         pool = await deadline.run(connections.take)
         try:
             if self._near is not None and self._near.check is not None:
                 await deadline.run(partial(self._near.check, pool.client, key))
-            message = pool.client.build_request("POST", address, headers=headers, content=content)
+            message = pool.client.build_request("POST", self._address, headers=headers, content=content)
             deadline.was_sent = True
             response = await deadline.run(partial(pool.client.send, message, stream=True))
             try:
@@ -266,6 +265,8 @@ class ProviderAgent:
 
     def _keeping_states(self, request: StepRequest, provider: str | None) -> StepRequest:
         """Return the request with the message states that come from `provider` and this model, and without all others."""
+        if not any([message.state for message in request.messages]):
+            return request
         kept = [
             message if message.state and (message.state.provider, message.state.model) == (provider, self._model) else message.without_state
             for message in request.messages
@@ -294,6 +295,10 @@ class ProviderAgent:
         finally:
             deadline.close()
             self._deadlines.discard(deadline)
+
+    @cached_property
+    def _address(self) -> httpx.URL:
+        return httpx.URL(self._base_url + self._dialect.path(self._model))
 
     @property
     def _state_provider(self) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 from ..protocols import Execution
+from .hardware import entries, read_integer, read_text
 from .hardware.components import Presence
-from .hardware.linux import entries, read_integer, read_text
 from .hardware.state import linux_batteries
 
 

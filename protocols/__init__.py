@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from .agent import Agent as Agent
     from .agent import AgentCard as AgentCard
     from .agent import Capabilities as Capabilities
+    from .agent import DeviceState as DeviceState
+    from .agent import DeviceStateSource as DeviceStateSource
     from .agent import Execution as Execution
     from .agent import Limits as Limits
     from .agent import LongPrompt as LongPrompt
+    from .agent import PowerSource as PowerSource
     from .agent import Prices as Prices
     from .agent import Side as Side
+    from .agent import SimulatedDevice as SimulatedDevice
     from .agent import StepStream as StepStream
+    from .agent import Thermal as Thermal
     from .agent import complete as complete
     from .agent import stream as stream
     from .attachments import Attachment as Attachment
-    from .device_state import DeviceState as DeviceState
-    from .device_state import DeviceStateSource as DeviceStateSource
-    from .device_state import PowerSource as PowerSource
-    from .device_state import SimulatedDevice as SimulatedDevice
-    from .device_state import Thermal as Thermal
     from .errors import AgentError as AgentError
     from .errors import ApprovalNeeded as ApprovalNeeded
     from .errors import BudgetExceeded as BudgetExceeded
@@ -91,15 +91,17 @@ if TYPE_CHECKING:
     from .steps import Usage as Usage
 
 _NAMES = {
-    "agent": "Agent AgentCard Capabilities Execution Limits LongPrompt Prices Side StepStream complete stream",
+    "agent": (
+        "Agent AgentCard Capabilities DeviceState DeviceStateSource Execution Limits LongPrompt PowerSource Prices Side SimulatedDevice "
+        "StepStream Thermal complete stream"
+    ),
     "attachments": "Attachment",
-    "device_state": "DeviceState DeviceStateSource PowerSource SimulatedDevice Thermal",
     "errors": (
         "AgentError ApprovalNeeded BudgetExceeded Cancelled ConfigError ContentFiltered ContextOverflow DeadlineExceeded "
         "IdempotencyConflict InternalError InvalidOutput InvalidRequest LedgerConflict ModelError ModelNotFound NearfarError NoSuchModel "
-        "NotFound PermissionDenied PrivacyViolation ProviderAuthError QuotaExceeded RateLimited RequestRefused ResumeLost RunBusy "
-        "Stalled StepLost StoreCorrupt StoreError StoreUnavailable SyncRefused Unauthenticated Unavailable Unsupported UserError "
-        "VersionConflict WorkerCrashed"
+        "NotFound PermissionDenied PrivacyViolation ProviderAuthError QuotaExceeded RateLimited RequestRefused ResumeLost RunBusy Stalled "
+        "StepLost StoreCorrupt StoreError StoreUnavailable SyncRefused Unauthenticated Unavailable Unsupported UserError VersionConflict "
+        "WorkerCrashed"
     ),
     "fakes": "ReplayAgent ScriptedAgent record",
     "steps": (

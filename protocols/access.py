@@ -10,11 +10,12 @@ import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import anyio
@@ -28,8 +29,7 @@ from .limits import (
     READS_OF_A_CALLER,
     REQUEST_BYTES_OF_A_CALLER,
 )
-from .security import IDENTITY, OWNER_HINT, Authenticator, Identity, system_time
-from .tokens import Credentials, Scope, Tokens, credentials_of
+from .security import IDENTITY, OWNER_HINT, Authenticator, Credentials, Identity, Scope, Tokens, credentials_of, system_time
 
 if TYPE_CHECKING:
     import grpc  # which a server of HTTP does without
@@ -91,7 +91,7 @@ class Access:
         """Let every caller make every call if there are no tokens. Raise `ConfigError` for unusable tokens."""
         self._clock = clock or Clock()
         self.authenticator = Authenticator(tokens, now=self._clock.now)
-        self._calls: set[_Call] = set()
+        self._calls: set[OpenCall] = set()
         self._endings: list[Ending] = []
 
     def on_ending(self, ending: Ending) -> None:
@@ -131,7 +131,8 @@ class Access:
 
     async def run(self, identity: Identity, answering: Awaitable[Answer]) -> Answer:
         """Wait for the answer to a caller. Raise `Unauthenticated` when its token expires or is revoked meanwhile, and cancel the work."""
-        call = _Call(identity)
+        call = OpenCall(identity)
+        CALL.set(call)
         self._calls.add(call)
         try:
             async with call.limit:
@@ -152,7 +153,7 @@ class Access:
             call.end(error)
 
 
-class _Call:
+class OpenCall:
     """A call that is being answered."""
 
     def __init__(self, identity: Identity) -> None:
@@ -162,17 +163,35 @@ class _Call:
         anyio's."""
         self.error: NearfarError | None = None
         """The error that the call ends with."""
+        self._is_beginning = False
 
     def end(self, error: NearfarError) -> None:
         """End the call with `error`, unless it is ending already."""
         if self.error is None:
             self.error = error
-            self.limit.reschedule(0)
+            self.limit.reschedule(asyncio.get_running_loop().time() + _BEGINNING_SECONDS if self._is_beginning else 0)
 
+    async def begin(self, operation: Awaitable[Answer]) -> Answer:
+        """Wait for the operation that begins a reply, its metadata or its first message, and return its result.
+
+        gRPC accepts no status during that operation, so a call that ended just then would end for its client only at its deadline. An
+        end waits for the operation, for a second at most.
+        """
+        self._is_beginning = True
+        result = await operation
+        self._is_beginning = False
+        if self.error is not None:
+            raise self.error
+        return result
+
+
+CALL: Final[ContextVar[OpenCall]] = ContextVar("nearfar_call")
+"""The call that is being answered."""
 
 logger = logging.getLogger(__name__)
 
 _RETRY_AFTER: Final = 1.0
+_BEGINNING_SECONDS: Final = 1.0
 _HOMES_BITS = 64
 """Length of the IPv6 prefix that identifies a home; the rest of the address is free for its owner to choose."""
 _MOST_DOUBLINGS = 30
@@ -277,12 +296,23 @@ def _digest(token: str) -> bytes:
 
 
 class Share:
-    """The calls and memory that one caller uses now."""
+    """The calls and memory that one caller uses now. Entered once for each call."""
 
-    def __init__(self) -> None:
+    def __init__(self, forget: Callable[[], object]) -> None:
+        """Call `forget` when no call is open any more."""
+        self._forget = forget
         self.calls = 0
         self.reading = asyncio.Semaphore(READS_OF_A_CALLER)
         self._bytes = 0
+
+    def __enter__(self) -> Self:
+        self.calls += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.calls -= 1
+        if not self.calls:
+            self._forget()
 
     @contextmanager
     def holding(self, size: int) -> Iterator[None]:
@@ -303,18 +333,12 @@ class CallerShares:
     def __init__(self) -> None:
         self._shares: dict[tuple[str, str], Share] = {}
 
-    @contextmanager
-    def call(self, key: tuple[str, str], most: int) -> Iterator[Share]:
-        """Count a call of the caller known by `key` while it is open. Raise `RateLimited` if `most` of them are open already."""
+    def call(self, key: tuple[str, str], most: int) -> Share:
+        """Return the share of the caller known by `key`, which counts a call within a `with` block. Raise `RateLimited` if `most` of them
+        are open already."""
         share = self._shares.get(key)
         if share is None:
-            share = self._shares[key] = Share()
+            share = self._shares[key] = Share(partial(self._shares.pop, key, None))
         if share.calls >= most:
             raise RateLimited(f"{most} calls of this caller are open", hint="close some of them", retry_after=_RETRY_AFTER)
-        share.calls += 1
-        try:
-            yield share
-        finally:
-            share.calls -= 1
-            if not share.calls:
-                self._shares.pop(key, None)
+        return share

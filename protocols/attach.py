@@ -13,9 +13,8 @@ import anyio
 import grpc
 
 from .address import parse_address
-from .agent import Agent, run_step
+from .agent import Agent, DeviceState, DeviceStateSource, run_step
 from .channel import ClientTls, open_channel, pinned_tls
-from .device_state import DeviceState, DeviceStateSource
 from .diagnosis import explained
 from .errors import Cancelled, ConfigError, InvalidOutput, NearfarError, NotFound, Unavailable, Unsupported, UserError
 from .hub_session import Registration, device_state_to_proto, failure_to_proto, registration_to_proto

@@ -4,9 +4,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -23,8 +21,8 @@ from .limits import (
     STRANGER_SECONDS,
 )
 from .secrets import log_defect
+from .security import credentials_of
 from .status import abort
-from .tokens import credentials_of
 
 logger = logging.getLogger(__name__)
 
@@ -88,41 +86,22 @@ class Entrance(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Found], handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
-        method = str(handler_call_details.method)
-        if (known := self._handlers.get(method)) is not None:
+        name = str(handler_call_details.method)
+        if (known := self._handlers.get(name)) is not None:
             return known
         handler = await continuation(handler_call_details)
         if handler is None:
             return None  # type: ignore[return-value]  # which gRPC takes for an unknown method
-        serve = partial(self._serve, _Answering(handler), method)
-        guarded = grpc.stream_stream_rpc_method_handler(serve, _parsing(handler.request_deserializer), handler.response_serializer)
-        self._handlers[method] = guarded
+        method = _Method(name, handler, self)
+        guarded = grpc.stream_stream_rpc_method_handler(method.serve, _parsing(handler.request_deserializer), handler.response_serializer)
+        self._handlers[name] = guarded
         return guarded
 
-    async def _serve(self, answering: "_Answering", method: str, requests: AsyncIterator[object], context: Context) -> None:
-        try:
-            with self._admitted(method, context) as share:
-                answer = answering.answer(share, requests, context)
-                await (_soon(answer) if method.startswith(_FOR_STRANGERS) and method != _WATCH else answer)
-        except NearfarError as error:
-            await abort(context, error)
-        except grpc.aio.AbortError:
-            raise
-        except grpc.aio.BaseError:  # what gRPC raises for writing to a call that is over
-            logger.debug("the caller of %s left while it was written to", method)
-        except NotImplementedError:  # raised by generated services in methods without an implementation, such as the health's List
-            await abort(context, Unsupported(f"the server does not answer {method}"))
-        except Exception as defect:  # the boundary of a call: its caller learns that it failed, and the log where
-            log_defect(logger, f"a call of {method} failed", defect)
-            await abort(context, InternalError("the call failed unexpectedly", hint="the server's log has the details"))
-
-    @contextmanager
-    def _admitted(self, method: str, context: Context) -> Iterator[Share]:
-        """Count the call while it is open. Raise the error with which it is refused."""
-        is_stranger = method.startswith(_FOR_STRANGERS)
-        key = ("stranger", home_of(context.peer()) or "") if is_stranger else ("caller", self._caller(method, context))
-        with self._shares.call(key, CALLS_OF_A_STRANGER if is_stranger else CALLS_OF_A_CALLER) as share:
-            yield share
+    def admit(self, method: str, context: Context) -> Share:
+        """Return the share of a call's caller, to count the call while it is open. Raise the error with which it is refused."""
+        if method.startswith(_FOR_STRANGERS):
+            return self._shares.call(("stranger", home_of(context.peer()) or ""), CALLS_OF_A_STRANGER)
+        return self._shares.call(("caller", self._caller(method, context)), CALLS_OF_A_CALLER)
 
     def _caller(self, method: str, context: Context) -> str:
         credentials = credentials_of(context)
@@ -133,15 +112,36 @@ class Entrance(grpc.aio.ServerInterceptor):
         return self._attempts.identify(home, shown, lambda: self._access.admit(method, credentials)).caller
 
 
-class _Answering:
-    """Runs a handler of any kind in calls that stream in both directions."""
+class _Method:
+    """A method of the server. Its handler, of any kind, runs in calls that stream in both directions."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, name: str, handler: Handler, entrance: Entrance) -> None:
+        self._name = name
         self._handler = handler
+        self._entrance = entrance
         kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
         self._run: Callable[..., Any] = next(behaviour for behaviour in kinds if behaviour is not None)
+        self._is_brief = name.startswith(_FOR_STRANGERS) and name != _WATCH
 
-    async def answer(self, share: Share, requests: AsyncIterator[object], context: Context) -> None:
+    async def serve(self, requests: AsyncIterator[object], context: Context) -> None:
+        """Answer a call, and end it with an error of ours whatever happens."""
+        try:
+            with self._entrance.admit(self._name, context) as share:
+                answer = self._answer(share, requests, context)
+                await (_soon(answer) if self._is_brief else answer)
+        except NearfarError as error:
+            await abort(context, error)
+        except grpc.aio.AbortError:
+            raise
+        except grpc.aio.BaseError:  # what gRPC raises for writing to a call that is over
+            logger.debug("the caller of %s left while it was written to", self._name)
+        except NotImplementedError:  # raised by generated services in methods without an implementation, such as the health's List
+            await abort(context, Unsupported(f"the server does not answer {self._name}"))
+        except Exception as defect:  # the boundary of a call: its caller learns that it failed, and the log where
+            log_defect(logger, f"a call of {self._name} failed", defect)
+            await abort(context, InternalError("the call failed unexpectedly", hint="the server's log has the details"))
+
+    async def _answer(self, share: Share, requests: AsyncIterator[object], context: Context) -> None:
         if self._handler.request_streaming:
             await self._reply(requests, context)
             return

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .agent import AgentCard
-from .device_state import DeviceState, PowerSource, Thermal
+from .agent import AgentCard, DeviceState, PowerSource, Thermal
 from .errors import (
     BY_REASON,
     ApprovalNeeded,

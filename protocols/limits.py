@@ -46,6 +46,8 @@ READS_OF_A_CALLER: Final = 16
 gigabyte."""
 REQUEST_BYTES_OF_A_CALLER: Final = 256 * _MEBIBYTE
 """Bytes of the requests of all open calls of a caller."""
+BODY_SECONDS: Final = 60.0
+"""Seconds for an HTTP client to go on with a body that it has begun, before its connection ends."""
 UNREAD_SECONDS: Final = 60.0
 """Seconds for a reader to take one event before the call ends: the reader is gone, or holds the server's memory on purpose."""
 

@@ -6,7 +6,7 @@ Nothing here loads OpenTelemetry. A process that has not loaded it passes on wha
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Final
 
@@ -55,14 +55,15 @@ def without_baggage() -> Iterator[None]:
         context.detach(token)
 
 
-@contextmanager
-def continued_trace(given: object) -> Iterator[None]:
+def continued_trace(given: object) -> AbstractContextManager[None]:
     """Continue the trace of a caller within the block: spans become children of the caller's. `given` is the `traceparent` that came with
     the call; anything else than a well-formed one is ignored."""
     found = _FORM.fullmatch(given) if isinstance(given, str) else None
-    if found is None:
-        yield
-        return
+    return nullcontext() if found is None else _continued(found)
+
+
+@contextmanager
+def _continued(found: re.Match[str]) -> Iterator[None]:
     token = _given.set(found[0])
     try:
         with _remote_span(int(found[1], 16), int(found[2], 16), int(found[3], 16)):

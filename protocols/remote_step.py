@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import random
+import secrets
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeAlias, TypeVar
-from uuid import uuid4
 
 import anyio
 import grpc
@@ -96,7 +96,7 @@ class RemoteStep:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._message = pb.StepCall(
-            agent=agent, idempotency_key=request.idempotency_key, request=request_to_proto(request), reader=uuid4().hex
+            agent=agent, idempotency_key=request.idempotency_key, request=request_to_proto(request), reader=secrets.token_hex(16)
         )
         if self._message.ByteSize() > MAX_MESSAGE_BYTES:
             raise InvalidRequest(f"the request is larger than {MAX_MESSAGE_BYTES} bytes", hint="shorten the conversation")
@@ -121,13 +121,16 @@ class RemoteStep:
         while True:
             if self._ended_by is not None:
                 raise self._ended_by
+            self._waiting_since = self._loop.time()
             try:
-                message = await self._read()
+                message: object = await self._unless_ended(self._call.read())
             except grpc.aio.AioRpcError as error:
                 if self._is_finished:  # the connection broke when everything had come
                     return None
                 await self._recover(error)
                 continue
+            finally:
+                self._waiting_since = _NEVER
             if isinstance(message, pb.StepEvent):
                 return self._event(message)
             self._is_over = True
@@ -171,14 +174,6 @@ class RemoteStep:
         if isinstance(event, Finished):
             self._is_finished = self._is_over = True
         return event
-
-    async def _read(self) -> object:
-        """Return the next message, or grpc's end-of-stream mark."""
-        self._waiting_since = self._loop.time()
-        try:
-            return await self._unless_ended(self._call.read())
-        finally:
-            self._waiting_since = _NEVER
 
     async def _unless_ended(self, waiting: Awaitable[_T]) -> _T:
         """Await `waiting`. Raise the reason instead if this class has cancelled the call."""

@@ -9,9 +9,7 @@ import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from hashlib import sha256
-from types import TracebackType
-from typing import Self
+from hashlib import blake2b
 
 import anyio
 import grpc
@@ -19,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
-from .access import Access, Clock, Context
+from .access import CALL, Access, Clock, Context
 from .address import Address, parse_address
 from .agent import Agent, AgentCard, run_step
 from .channel import ServerTls, server_options
@@ -27,11 +25,9 @@ from .entrance import Entrance, guarded
 from .errors import ConfigError, DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, NotFound, StepLost, Unavailable
 from .limits import CALLS, MAX_MESSAGE_BYTES, NAME_LENGTH, UNREAD_SECONDS
 from .propagation import TRACEPARENT, continued_trace
-from .security import IDENTITY, check_exposure
-from .status import begun
+from .security import IDENTITY, Tokens, check_exposure
 from .step_log import LoggedStep, Retention, StepLog
 from .steps import Finished, StepEvent, StepRequest
-from .tokens import Tokens
 from .v1 import agent_pb2 as pb
 from .validation import check_privacy
 from .wire import ACCEPTED, SERVICE, card_to_proto, event_to_proto, request_from_proto
@@ -127,7 +123,7 @@ class AgentService:
         name, agent = self._agent(call.agent)
         request = request_from_proto(call.request, idempotency_key=call.idempotency_key, timeout=_timeout(context))
         check_privacy(agent.card, request)
-        fingerprint = sha256(name.encode() + b"\0" + call.request.SerializeToString(deterministic=True)).digest()
+        fingerprint = blake2b(name.encode() + b"\0" + call.request.SerializeToString(deterministic=True)).digest()
         resume_from = call.resume_from if call.HasField("resume_from") else None
         identity = IDENTITY.get()
         step, is_new = self._log.join((identity.caller, call.idempotency_key), fingerprint, resume_from=resume_from)
@@ -141,8 +137,7 @@ class AgentService:
     async def _send(self, step: LoggedStep, call: pb.StepCall, context: Context) -> None:
         is_local = context.peer().startswith("unix:")  # such a connection is lost only where the client is gone
         with self._log.reading(step, reader=call.reader, may_return=not is_local):
-            async with _Delivery(context) as delivery:
-                await delivery.send(step, position=call.resume_from)
+            await _Delivery(context).send(step, position=call.resume_from)
         if step.error is not None:
             raise step.error
 
@@ -171,7 +166,7 @@ class AgentService:
 
 
 class _Delivery:
-    """Sends a step's events to one reader, and ends with `DeadlineExceeded` when the reader takes nothing for `UNREAD_SECONDS`.
+    """Sends a step's events to one reader, and ends the call with `DeadlineExceeded` when the reader takes nothing for `UNREAD_SECONDS`.
 
     One timer watches the whole call: a timer per event would cost more than the event.
     """
@@ -179,37 +174,28 @@ class _Delivery:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._limit = asyncio.timeout(None)
+        self._call = CALL.get()
         self._writing_since = math.inf
         self._timer = self._loop.call_later(UNREAD_SECONDS, self._check)
 
-    async def __aenter__(self) -> Self:
-        await self._limit.__aenter__()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._timer.cancel()
-        try:
-            await self._limit.__aexit__(kind, error, traceback)
-        except TimeoutError:
-            message = f"the step's reader took nothing for {UNREAD_SECONDS:g} s"
-            raise DeadlineExceeded(message, hint="read faster, or resume the step") from None
-
     async def send(self, step: LoggedStep, *, position: int) -> None:
         """Send the events from `position` on, as they come, until the step is done."""
-        position += await begun(self._begin(step, position))
-        while True:
-            while position < len(step.events):
-                await self._write(step.events[position])
-                position += 1
-            self._writing_since = math.inf
-            if step.done:
-                return
-            await step.change()
+        try:
+            position += await self._call.begin(self._begin(step, position))
+            while True:
+                while position < len(step.events):
+                    await self._write(step.events[position])
+                    position += 1
+                self._writing_since = math.inf
+                if step.done:
+                    return
+                await step.change()
+        finally:
+            self._timer.cancel()
 
     async def _begin(self, step: LoggedStep, position: int) -> int:
-        """Send the metadata, or the first event in place of them, which a fast agent has by now: this task comes behind the agent's in the
-        same turn of the loop. Returns how many events were sent."""
+        """Send the metadata, or the first event in place of them. Returns how many events were sent."""
+        await asyncio.sleep(0)  # a fast agent, whose task comes before this one in the next turn of the loop, has an event by then
         if position or not step.events:
             await self._context.send_initial_metadata(ACCEPTED)
             return 0
@@ -225,8 +211,9 @@ class _Delivery:
         due = min(self._writing_since, now) + UNREAD_SECONDS
         if due > now:
             self._timer = self._loop.call_at(due, self._check)
-        else:
-            self._limit.reschedule(now)
+            return
+        message = f"the step's reader took nothing for {UNREAD_SECONDS:g} s"
+        self._call.end(DeadlineExceeded(message, hint="read faster, or resume the step"))
 
 
 def _cards(agents: Mapping[str, Agent]) -> Iterator[AgentCard]:

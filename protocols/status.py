@@ -1,7 +1,6 @@
 """Errors as gRPC statuses: the class is the `reason` of a google.rpc.ErrorInfo, so that both ends raise the same class."""
 
 import asyncio
-from collections.abc import Awaitable
 from typing import Final, NoReturn, TypeVar, cast
 
 import anyio
@@ -50,23 +49,6 @@ async def abort(context: Context, error: NearfarError) -> NoReturn:
         await context.abort(status.code, status.details, status.trailing_metadata)
     # The status waits behind output that the caller does not take. It stays there; the handler need not.
     raise asyncio.CancelledError
-
-
-async def begun(operation: Awaitable[T]) -> T:
-    """Wait for the operation that begins a reply, its metadata or its first message, and return its result.
-
-    gRPC accepts no status during that operation, so a call that ended just then would end for its client only at its deadline. A
-    cancellation waits for the operation, for a second at most.
-    """
-    sending = asyncio.ensure_future(operation)
-    try:
-        return await asyncio.shield(sending)
-    except asyncio.CancelledError:
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait({sending}, timeout=_LAST_WRITE_SECONDS)
-        if sending.done() and not sending.cancelled():
-            sending.exception()  # it is the cancellation that counts
-        raise
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> NearfarError:

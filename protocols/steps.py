@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 from enum import StrEnum
+from secrets import token_hex
 from typing import Annotated, Any, Final, Literal, Self
-from uuid import uuid4
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -245,7 +245,7 @@ class Usage(Value):
     @property
     def largest(self) -> int:
         """Return the largest of the counts."""
-        return max(self.input_tokens, self.output_tokens, self.cached_tokens, self.cache_write_tokens, self.reasoning_tokens)
+        return max(vars(self).values())
 
 
 class EnergySource(StrEnum):
@@ -323,7 +323,7 @@ class StepRequest(Value):
     """The adapter for the tokens inside a tool call; None: the same as `adapter`."""
     sensitivity: Sensitivity = Sensitivity.PRIVATE
     """Private text is refused by far agents."""
-    idempotency_key: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=128)
+    idempotency_key: str = Field(default_factory=lambda: token_hex(16), min_length=1, max_length=128)
     """Identifies this step: a repeated request with the same key and content is answered from the first one, and paid once."""
 
     @model_validator(mode="after")

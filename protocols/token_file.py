@@ -35,8 +35,7 @@ import anyio
 
 from .errors import ConfigError, NotFound
 from .lazy import file_locks
-from .security import system_time
-from .tokens import ANY_CERTIFICATE, Scope, TokenRecord, Tokens, hashed, is_digest, token_records
+from .security import ANY_CERTIFICATE, Scope, TokenRecord, Tokens, hashed, is_digest, system_time, token_records
 
 logger = logging.getLogger(__name__)
 

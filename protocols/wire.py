@@ -81,25 +81,35 @@ _ROLE_OF = {number: role for role, number in _ROLES.items()}
 _TOOL_CHOICE_OF = {number: choice for choice, number in _TOOL_CHOICES.items()}
 _EFFORT_OF = {number: effort for effort, number in _EFFORTS.items()}
 _REASON_OF = {number: reason for reason, number in _REASONS.items()}
-_OPTIONAL: Final = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "top_logprobs", "max_reasoning_tokens")
+_OPTIONAL: Final = (
+    "max_output_tokens",
+    "temperature",
+    "seed",
+    "adapter",
+    "call_adapter",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_logprobs",
+    "max_reasoning_tokens",
+)
+"""Fields of a request that have one form in both types, and may be missing."""
 
 
 def request_to_proto(request: StepRequest) -> pb.StepRequest:
     """Write `request` without its key and timeout, which travel separately: the key in the call, the timeout as the call's deadline."""
+    given = vars(request)
     with _SENDING_REQUEST:
         return pb.StepRequest(
             messages=map(_message_to_proto, request.messages),
             tools=map(_tool_to_proto, request.tools),
             tool_choice=_TOOL_CHOICES[request.tool_choice],
             output_schema_json="" if request.output_schema is None else _to_json(request.output_schema),
-            max_output_tokens=request.max_output_tokens,
-            temperature=request.temperature,
-            seed=request.seed,
             stop=request.stop,
-            adapter=request.adapter,
-            call_adapter=request.call_adapter,
             effort=_EFFORTS[request.effort],
-            **{name: value for name in _OPTIONAL if (value := getattr(request, name)) is not None},
+            **{name: given[name] for name in _OPTIONAL if given[name] is not None},
             sensitivity=pb.SENSITIVITY_PUBLIC if request.sensitivity is Sensitivity.PUBLIC else pb.SENSITIVITY_PRIVATE,
         )
 
@@ -107,20 +117,22 @@ def request_to_proto(request: StepRequest) -> pb.StepRequest:
 def request_from_proto(message: pb.StepRequest, *, idempotency_key: str, timeout: float | None) -> StepRequest:
     """Read and validate a request. An unknown sensitivity counts as private."""
     with _READING_REQUEST:
-        _check_counts(message)
+        present = _present(message)
+        _check_counts(present)
+        read = {name: present[name] for name in _OPTIONAL if name in present}
+        if "tools" in present:
+            read["tools"] = tuple(map(_tool_from_proto, message.tools))
+        if "tool_choice" in present:
+            read["tool_choice"] = _known(_TOOL_CHOICE_OF, message.tool_choice, "tool_choice")
+        if "output_schema_json" in present:
+            read["output_schema"] = _object_from_json(message.output_schema_json)
+        if "stop" in present:
+            read["stop"] = tuple(message.stop)
+        if "effort" in present:
+            read["effort"] = _known(_EFFORT_OF, message.effort, "effort")
         return StepRequest(
             messages=tuple(map(_message_from_proto, message.messages)),
-            tools=tuple(map(_tool_from_proto, message.tools)),
-            tool_choice=_known(_TOOL_CHOICE_OF, message.tool_choice, "tool_choice"),
-            output_schema=_object_from_json(message.output_schema_json) if message.output_schema_json else None,
-            max_output_tokens=message.max_output_tokens if message.HasField("max_output_tokens") else None,
-            temperature=message.temperature if message.HasField("temperature") else None,
-            seed=message.seed if message.HasField("seed") else None,
-            stop=tuple(message.stop),
-            adapter=message.adapter if message.HasField("adapter") else None,
-            call_adapter=message.call_adapter if message.HasField("call_adapter") else None,
-            effort=_known(_EFFORT_OF, message.effort, "effort"),
-            **{name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)},
+            **read,
             timeout=timeout,
             sensitivity=Sensitivity.PUBLIC if message.sensitivity == pb.SENSITIVITY_PUBLIC else Sensitivity.PRIVATE,
             idempotency_key=idempotency_key,
@@ -198,18 +210,21 @@ def card_from_proto(message: pb.AgentCard) -> AgentCard:
         )
 
 
-def _check_counts(message: pb.StepRequest) -> None:
-    """Refuse a message with too many parts before anything is built from it: untrusted callers may send any number of them."""
-    _check_most("messages", len(message.messages), MESSAGES)
-    _check_most("tools", len(message.tools), TOOLS)
-    _check_most("attachments", sum(len(one.attachments) for one in message.messages), ATTACHMENTS)
-    names = [message.adapter, message.call_adapter, *message.stop]
-    for one in message.messages:
+def _check_counts(present: Mapping[str, Any]) -> None:
+    """Refuse the fields of a request with too many parts before anything is built from them: untrusted callers may send any number."""
+    messages, tools = present.get("messages", ()), present.get("tools", ())
+    _check_most("messages", len(messages), MESSAGES)
+    _check_most("tools", len(tools), TOOLS)
+    names = [present.get("adapter", ""), present.get("call_adapter", ""), *present.get("stop", ())]
+    attachments = 0
+    for one in messages:
+        attachments += len(one.attachments)
         if calls := one.tool_calls:  # most have none
             _check_most("tool calls in one message", len(calls), CALLS_OF_A_MESSAGE)
             names += [name for call in calls for name in (call.id, call.name)]
+    _check_most("attachments", attachments, ATTACHMENTS)
     _check_most("characters in a name", max(map(len, names)), NAME_LENGTH)
-    schemas = [message.output_schema_json, *(tool.parameters_json for tool in message.tools)]
+    schemas = [present.get("output_schema_json", ""), *[tool.parameters_json for tool in tools]]
     _check_most("characters in a schema", max(map(len, schemas)), SCHEMA_LENGTH)
 
 
@@ -231,17 +246,18 @@ def _message_to_proto(message: Message) -> pb.Message:
 
 
 def _message_from_proto(message: pb.Message) -> Message:
-    result = message.tool_result
-    return Message(
-        role=_known(_ROLE_OF, message.role, "role"),
-        text=message.text,
-        tool_calls=tuple(map(_call_from_proto, message.tool_calls)),
-        tool_result=ToolResult(call_id=result.call_id, name=result.name, content=result.content, is_error=result.is_error)
-        if message.HasField("tool_result")
-        else None,
-        state=_state_from_proto(message.state) if message.HasField("state") else None,
-        attachments=tuple(map(_attachment_from_proto, message.attachments)),
-    )
+    present = _present(message)
+    read: dict[str, Any] = {}
+    if "tool_calls" in present:
+        read["tool_calls"] = tuple(map(_call_from_proto, message.tool_calls))
+    if "tool_result" in present:
+        result = message.tool_result
+        read["tool_result"] = ToolResult(call_id=result.call_id, name=result.name, content=result.content, is_error=result.is_error)
+    if "state" in present:
+        read["state"] = _state_from_proto(message.state)
+    if "attachments" in present:
+        read["attachments"] = tuple(map(_attachment_from_proto, message.attachments))
+    return Message(role=_known(_ROLE_OF, message.role, "role"), text=message.text, **read)
 
 
 def _attachment_from_proto(message: pb.Attachment) -> Attachment:
@@ -278,11 +294,11 @@ def _call_from_proto(message: pb.ToolCall) -> ToolCall:
 def _finished_to_proto(finished: Finished) -> pb.Finished:
     return pb.Finished(
         reason=_REASONS[finished.reason],
-        usage=pb.Usage(**vars(finished.usage)),
+        usage=vars(finished.usage),
         model=finished.model,
         confidence=finished.confidence,
         performance=None if finished.performance is None else _performance_to_proto(finished.performance),
-        saved=None if finished.saved is None else pb.Usage(**vars(finished.saved)),
+        saved=None if finished.saved is None else vars(finished.saved),
         state=_state_to_proto(finished.state),
         logprobs=[pb.TokenLogprob(**one.model_dump()) for one in finished.logprobs],
         stop=finished.stop,
@@ -290,17 +306,18 @@ def _finished_to_proto(finished: Finished) -> pb.Finished:
 
 
 def _finished_from_proto(message: pb.Finished) -> Finished:
-    return Finished(
-        reason=_known(_REASON_OF, message.reason, "finish reason"),
-        usage=Usage(**_present(message.usage)),
-        model=message.model,
-        confidence=message.confidence if message.HasField("confidence") else None,
-        performance=_performance_from_proto(message.performance) if message.HasField("performance") else None,
-        saved=Usage(**_present(message.saved)) if message.HasField("saved") else None,
-        state=_state_from_proto(message.state) if message.HasField("state") else None,
-        logprobs=tuple(map(_logprob_from_proto, message.logprobs)),
-        stop=message.stop if message.HasField("stop") else None,
-    )
+    present = _present(message)
+    read = {name: present[name] for name in ("confidence", "stop") if name in present}
+    if "performance" in present:
+        read["performance"] = _performance_from_proto(message.performance)
+    if "saved" in present:
+        read["saved"] = Usage(**_present(message.saved))
+    if "state" in present:
+        read["state"] = _state_from_proto(message.state)
+    if "logprobs" in present:
+        read["logprobs"] = tuple(map(_logprob_from_proto, message.logprobs))
+    reason = _known(_REASON_OF, message.reason, "finish reason")
+    return Finished(reason=reason, usage=Usage(**_present(message.usage)), model=message.model, **read)
 
 
 def _logprob_from_proto(message: pb.TokenLogprob) -> TokenLogprob:
@@ -319,7 +336,7 @@ def _performance_from_proto(message: pb.Performance) -> Performance:
 
 
 def _present(message: ProtobufMessage) -> dict[str, Any]:
-    """Return the fields of a flat message that are set."""
+    """Return the fields of a message that are set."""
     return {field.name: value for field, value in message.ListFields()}
 
 
@@ -372,6 +389,8 @@ class FaultsBecome:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None) -> None:
+        if fault is None:
+            return
         if isinstance(fault, ValidationError):
             first = fault.errors(include_input=False, include_url=False)[0]
             place = ".".join(map(str, first["loc"]))

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from nearfar.cloud.near_server import NearServerConfig as NearServerConfig
     from nearfar.device.llama import LlamaAgent as LlamaAgent
     from nearfar.device.onnx import OnnxAgent as OnnxAgent
-    from nearfar.orchestrator.budgets.book import BudgetBook as BudgetBook
+    from nearfar.orchestrator.budgets import BudgetBook as BudgetBook
     from nearfar.orchestrator.cache import AnswerCache as AnswerCache
-    from nearfar.orchestrator.compose.agents import FarConfig as FarConfig
-    from nearfar.orchestrator.compose.agents import GatewayConfig as GatewayConfig
-    from nearfar.orchestrator.compose.agents import LocalFarConfig as LocalFarConfig
-    from nearfar.orchestrator.compose.agents import NearConfig as NearConfig
+    from nearfar.orchestrator.compose import FarConfig as FarConfig
+    from nearfar.orchestrator.compose import GatewayConfig as GatewayConfig
+    from nearfar.orchestrator.compose import LocalFarConfig as LocalFarConfig
+    from nearfar.orchestrator.compose import NearConfig as NearConfig
     from nearfar.orchestrator.compose.config import Config as Config
     from nearfar.orchestrator.compose.config import load_config as load_config
     from nearfar.orchestrator.compose.hub import AttachedConfig as AttachedConfig
@@ -40,65 +40,78 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.lab.worlds import Grade as Grade
     from nearfar.orchestrator.lab.worlds import WorldTask as WorldTask
     from nearfar.orchestrator.langchain import ChatNearfar as ChatNearfar
+    from nearfar.orchestrator.mcp import McpServer as McpServer
     from nearfar.orchestrator.mcp import McpServerConfig as McpServerConfig
     from nearfar.orchestrator.mcp import McpToolConfig as McpToolConfig
     from nearfar.orchestrator.mcp import PinnedTool as PinnedTool
     from nearfar.orchestrator.mcp.tools import McpToolOffer as McpToolOffer
     from nearfar.orchestrator.mcp.tools import review_mcp_server as review_mcp_server
+    from nearfar.orchestrator.memory.agent_memory import AgentMemory as AgentMemory
+    from nearfar.orchestrator.memory.agent_memory import Fact as Fact
+    from nearfar.orchestrator.memory.agent_memory import WorkingMemory as WorkingMemory
     from nearfar.orchestrator.memory.changes import Conflict as Conflict
     from nearfar.orchestrator.memory.changes import LostValue as LostValue
     from nearfar.orchestrator.memory.changes import MemoryChange as MemoryChange
+    from nearfar.orchestrator.memory.episodic import MemoryTurn as MemoryTurn
+    from nearfar.orchestrator.memory.episodic import TurnKind as TurnKind
     from nearfar.orchestrator.memory.in_tasks import TaskMemory as TaskMemory
     from nearfar.orchestrator.memory.in_tasks import memory_tools as memory_tools
     from nearfar.orchestrator.memory.operation import Principal as Principal
     from nearfar.orchestrator.memory.provenance import Origin as Origin
     from nearfar.orchestrator.memory.provenance import writing_as as writing_as
+    from nearfar.orchestrator.memory.ranking import Ranking as Ranking
     from nearfar.orchestrator.memory.reading import MemoryItem as MemoryItem
     from nearfar.orchestrator.memory.reading import SearchMode as SearchMode
-    from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory as AgentMemory
-    from nearfar.orchestrator.memory.recall.agent_memory import Fact as Fact
-    from nearfar.orchestrator.memory.recall.agent_memory import WorkingMemory as WorkingMemory
-    from nearfar.orchestrator.memory.recall.episodic import MemoryTurn as MemoryTurn
-    from nearfar.orchestrator.memory.recall.episodic import TurnKind as TurnKind
-    from nearfar.orchestrator.memory.recall.ranking import Ranking as Ranking
-    from nearfar.orchestrator.memory.recall.retrieval import Rendered as Rendered
-    from nearfar.orchestrator.memory.recall.retrieval import render as render
+    from nearfar.orchestrator.memory.retrieval import Rendered as Rendered
+    from nearfar.orchestrator.memory.retrieval import render as render
     from nearfar.orchestrator.memory.store import MemoryStore as MemoryStore
     from nearfar.orchestrator.memory.transfer import Imported as Imported
     from nearfar.orchestrator.memory.vectors import Embedder as Embedder
+    from nearfar.orchestrator.runs import Run as Run
+    from nearfar.orchestrator.runs import RunState as RunState
     from nearfar.orchestrator.runs.effects import EffectConnection as EffectConnection
-    from nearfar.orchestrator.runs.run import Run as Run
-    from nearfar.orchestrator.runs.run import RunState as RunState
     from nearfar.orchestrator.runs.store import RunStore as RunStore
     from nearfar.orchestrator.runs.tool_calls import effect_key as effect_key
     from nearfar.orchestrator.runs.tool_calls import effect_transaction as effect_transaction
     from nearfar.orchestrator.safety.detection import Detector as Detector
     from nearfar.orchestrator.safety.detection import PrivateFinding as PrivateFinding
-    from nearfar.orchestrator.safety.privacy_records import PrivacyRecords as PrivacyRecords
+    from nearfar.orchestrator.safety.outbound_filter import PrivacyRecords as PrivacyRecords
     from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
     from nearfar.orchestrator.strategies.graphs import TaskNodes as TaskNodes
     from nearfar.orchestrator.strategies.graphs import after_judge as after_judge
     from nearfar.orchestrator.strategies.state import TaskContext as TaskContext
     from nearfar.orchestrator.strategies.state import TaskState as TaskState
     from nearfar.orchestrator.strategies.turn import after_step as after_step
+    from nearfar.orchestrator.task import ForeignMessage as ForeignMessage
+    from nearfar.orchestrator.task import Needs as Needs
+    from nearfar.orchestrator.task import Sampling as Sampling
+    from nearfar.orchestrator.task import Task as Task
     from nearfar.orchestrator.task.context import Context as Context
+    from nearfar.orchestrator.task.decisions import ActLook as ActLook
     from nearfar.orchestrator.task.decisions import AgentEstimate as AgentEstimate
+    from nearfar.orchestrator.task.decisions import AnswerSource as AnswerSource
+    from nearfar.orchestrator.task.decisions import Arbitration as Arbitration
     from nearfar.orchestrator.task.decisions import Arm as Arm
     from nearfar.orchestrator.task.decisions import ConsideredAgent as ConsideredAgent
     from nearfar.orchestrator.task.decisions import ConsideredArm as ConsideredArm
     from nearfar.orchestrator.task.decisions import Estimate as Estimate
     from nearfar.orchestrator.task.decisions import EstimateSource as EstimateSource
+    from nearfar.orchestrator.task.decisions import ExtractedAnswer as ExtractedAnswer
     from nearfar.orchestrator.task.decisions import RouteDecision as RouteDecision
     from nearfar.orchestrator.task.decisions import SelectionDecision as SelectionDecision
+    from nearfar.orchestrator.task.decisions import VerifiedDraft as VerifiedDraft
+    from nearfar.orchestrator.task.decisions import WeighedDraft as WeighedDraft
     from nearfar.orchestrator.task.events import AgentText as AgentText
     from nearfar.orchestrator.task.events import ApprovalAsked as ApprovalAsked
     from nearfar.orchestrator.task.events import AttemptEnded as AttemptEnded
     from nearfar.orchestrator.task.events import AttemptStarted as AttemptStarted
     from nearfar.orchestrator.task.events import CallEnded as CallEnded
+    from nearfar.orchestrator.task.events import CallerTools as CallerTools
     from nearfar.orchestrator.task.events import Move as Move
     from nearfar.orchestrator.task.events import Navigated as Navigated
     from nearfar.orchestrator.task.events import RoleStarted as RoleStarted
     from nearfar.orchestrator.task.events import Routed as Routed
+    from nearfar.orchestrator.task.events import Speaker as Speaker
     from nearfar.orchestrator.task.events import Subtask as Subtask
     from nearfar.orchestrator.task.events import SubtaskEnded as SubtaskEnded
     from nearfar.orchestrator.task.events import SubtaskOutcome as SubtaskOutcome
@@ -108,17 +121,16 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.events import TaskFinished as TaskFinished
     from nearfar.orchestrator.task.events import ToolFinished as ToolFinished
     from nearfar.orchestrator.task.events import ToolStarted as ToolStarted
-    from nearfar.orchestrator.task.evidence import ActLook as ActLook
-    from nearfar.orchestrator.task.evidence import AnswerSource as AnswerSource
-    from nearfar.orchestrator.task.evidence import Arbitration as Arbitration
-    from nearfar.orchestrator.task.evidence import ExtractedAnswer as ExtractedAnswer
-    from nearfar.orchestrator.task.evidence import VerifiedDraft as VerifiedDraft
-    from nearfar.orchestrator.task.evidence import WeighedDraft as WeighedDraft
+    from nearfar.orchestrator.task.events import Turn as Turn
+    from nearfar.orchestrator.task.events import TurnCall as TurnCall
+    from nearfar.orchestrator.task.events import TurnEvent as TurnEvent
+    from nearfar.orchestrator.task.events import TurnFinished as TurnFinished
+    from nearfar.orchestrator.task.events import TurnText as TurnText
+    from nearfar.orchestrator.task.foreign import ForeignTool as ForeignTool
     from nearfar.orchestrator.task.labels import Chosen as Chosen
     from nearfar.orchestrator.task.labels import Integrity as Integrity
     from nearfar.orchestrator.task.labels import Label as Label
     from nearfar.orchestrator.task.labels import RecalledItem as RecalledItem
-    from nearfar.orchestrator.task.langchain_tools import ForeignTool as ForeignTool
     from nearfar.orchestrator.task.modes import Mode as Mode
     from nearfar.orchestrator.task.modes import Shape as Shape
     from nearfar.orchestrator.task.modes import Situation as Situation
@@ -168,7 +180,6 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.rules import Ruling as Ruling
     from nearfar.orchestrator.task.rules import Weekday as Weekday
     from nearfar.orchestrator.task.rules import When as When
-    from nearfar.orchestrator.task.sampling import Sampling as Sampling
     from nearfar.orchestrator.task.stores import CacheConfig as CacheConfig
     from nearfar.orchestrator.task.stores import CategoryConfig as CategoryConfig
     from nearfar.orchestrator.task.stores import CategoryRules as CategoryRules
@@ -177,22 +188,12 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.stores import PeerConfig as PeerConfig
     from nearfar.orchestrator.task.stores import RecallConfig as RecallConfig
     from nearfar.orchestrator.task.stores import RunsConfig as RunsConfig
-    from nearfar.orchestrator.task.task import ForeignMessage as ForeignMessage
-    from nearfar.orchestrator.task.task import Needs as Needs
-    from nearfar.orchestrator.task.task import Task as Task
     from nearfar.orchestrator.task.tools import Approver as Approver
     from nearfar.orchestrator.task.tools import Effect as Effect
     from nearfar.orchestrator.task.tools import Tool as Tool
     from nearfar.orchestrator.task.tools import ToolDeclaration as ToolDeclaration
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
     from nearfar.orchestrator.task.tools import tool as tool
-    from nearfar.orchestrator.task.turns import CallerTools as CallerTools
-    from nearfar.orchestrator.task.turns import Speaker as Speaker
-    from nearfar.orchestrator.task.turns import Turn as Turn
-    from nearfar.orchestrator.task.turns import TurnCall as TurnCall
-    from nearfar.orchestrator.task.turns import TurnEvent as TurnEvent
-    from nearfar.orchestrator.task.turns import TurnFinished as TurnFinished
-    from nearfar.orchestrator.task.turns import TurnText as TurnText
     from nearfar.orchestrator.tracing import TraceStore as TraceStore
     from nearfar.orchestrator.tracing.telemetry import Observable as Observable
     from nearfar.orchestrator.tracing.telemetry import instrument as instrument
@@ -202,13 +203,18 @@ if TYPE_CHECKING:
     from nearfar.protocols.agent import Agent as Agent
     from nearfar.protocols.agent import AgentCard as AgentCard
     from nearfar.protocols.agent import Capabilities as Capabilities
+    from nearfar.protocols.agent import DeviceState as DeviceState
+    from nearfar.protocols.agent import DeviceStateSource as DeviceStateSource
     from nearfar.protocols.agent import Execution as Execution
     from nearfar.protocols.agent import Limits as Limits
     from nearfar.protocols.agent import LongPrompt as LongPrompt
+    from nearfar.protocols.agent import PowerSource as PowerSource
     from nearfar.protocols.agent import Prices as Prices
     from nearfar.protocols.agent import Rates as Rates
     from nearfar.protocols.agent import Side as Side
+    from nearfar.protocols.agent import SimulatedDevice as SimulatedDevice
     from nearfar.protocols.agent import StepStream as StepStream
+    from nearfar.protocols.agent import Thermal as Thermal
     from nearfar.protocols.agent import complete as complete
     from nearfar.protocols.agent import stream as stream
     from nearfar.protocols.attach import Worker as Worker
@@ -216,11 +222,6 @@ if TYPE_CHECKING:
     from nearfar.protocols.channel import ClientTls as ClientTls
     from nearfar.protocols.channel import ServerTls as ServerTls
     from nearfar.protocols.client import RemoteAgent as RemoteAgent
-    from nearfar.protocols.device_state import DeviceState as DeviceState
-    from nearfar.protocols.device_state import DeviceStateSource as DeviceStateSource
-    from nearfar.protocols.device_state import PowerSource as PowerSource
-    from nearfar.protocols.device_state import SimulatedDevice as SimulatedDevice
-    from nearfar.protocols.device_state import Thermal as Thermal
     from nearfar.protocols.errors import AgentError as AgentError
     from nearfar.protocols.errors import ApprovalNeeded as ApprovalNeeded
     from nearfar.protocols.errors import BudgetExceeded as BudgetExceeded
@@ -271,6 +272,9 @@ if TYPE_CHECKING:
     from nearfar.protocols.items import Source as Source
     from nearfar.protocols.items import Tier as Tier
     from nearfar.protocols.limits import Heartbeat as Heartbeat
+    from nearfar.protocols.security import ClientCertificate as ClientCertificate
+    from nearfar.protocols.security import Scope as Scope
+    from nearfar.protocols.security import TokenRecord as TokenRecord
     from nearfar.protocols.server import Server as Server
     from nearfar.protocols.server import serve as serve
     from nearfar.protocols.step_log import Retention as Retention
@@ -299,9 +303,6 @@ if TYPE_CHECKING:
     from nearfar.protocols.token_file import NewToken as NewToken
     from nearfar.protocols.token_file import add_token as add_token
     from nearfar.protocols.token_file import load_tokens as load_tokens
-    from nearfar.protocols.tokens import ClientCertificate as ClientCertificate
-    from nearfar.protocols.tokens import Scope as Scope
-    from nearfar.protocols.tokens import TokenRecord as TokenRecord
     from nearfar.protocols.validation import check_request as check_request
 
     __version__: str
@@ -311,9 +312,9 @@ _NAMES = {
     "cloud.near_server": "NearServerConfig",
     "device.llama": "LlamaAgent",
     "device.onnx": "OnnxAgent",
-    "orchestrator.budgets.book": "BudgetBook",
+    "orchestrator.budgets": "BudgetBook",
     "orchestrator.cache": "AnswerCache",
-    "orchestrator.compose.agents": "FarConfig GatewayConfig LocalFarConfig NearConfig",
+    "orchestrator.compose": "FarConfig GatewayConfig LocalFarConfig NearConfig",
     "orchestrator.compose.config": "Config load_config",
     "orchestrator.compose.hub": "AttachedConfig CallerConfig HubConfig ServeConfig WorkerConfig",
     "orchestrator.compose.policy_file": "PolicyFile",
@@ -324,41 +325,43 @@ _NAMES = {
     "orchestrator.hybrid.session": "Session",
     "orchestrator.lab.worlds": "Grade WorldTask",
     "orchestrator.langchain": "ChatNearfar",
-    "orchestrator.mcp": "McpServerConfig McpToolConfig PinnedTool",
+    "orchestrator.mcp": "McpServer McpServerConfig McpToolConfig PinnedTool",
     "orchestrator.mcp.tools": "McpToolOffer review_mcp_server",
+    "orchestrator.memory.agent_memory": "AgentMemory Fact WorkingMemory",
     "orchestrator.memory.changes": "Conflict LostValue MemoryChange",
+    "orchestrator.memory.episodic": "MemoryTurn TurnKind",
     "orchestrator.memory.in_tasks": "TaskMemory memory_tools",
     "orchestrator.memory.operation": "Principal",
     "orchestrator.memory.provenance": "Origin writing_as",
+    "orchestrator.memory.ranking": "Ranking",
     "orchestrator.memory.reading": "MemoryItem SearchMode",
-    "orchestrator.memory.recall.agent_memory": "AgentMemory Fact WorkingMemory",
-    "orchestrator.memory.recall.episodic": "MemoryTurn TurnKind",
-    "orchestrator.memory.recall.ranking": "Ranking",
-    "orchestrator.memory.recall.retrieval": "Rendered render",
+    "orchestrator.memory.retrieval": "Rendered render",
     "orchestrator.memory.store": "MemoryStore",
     "orchestrator.memory.transfer": "Imported",
     "orchestrator.memory.vectors": "Embedder",
+    "orchestrator.runs": "Run RunState",
     "orchestrator.runs.effects": "EffectConnection",
-    "orchestrator.runs.run": "Run RunState",
     "orchestrator.runs.store": "RunStore",
     "orchestrator.runs.tool_calls": "effect_key effect_transaction",
     "orchestrator.safety.detection": "Detector PrivateFinding",
-    "orchestrator.safety.privacy_records": "PrivacyRecords",
+    "orchestrator.safety.outbound_filter": "PrivacyRecords",
     "orchestrator.strategies.calls": "TaskGraph",
     "orchestrator.strategies.graphs": "TaskNodes after_judge",
     "orchestrator.strategies.state": "TaskContext TaskState",
     "orchestrator.strategies.turn": "after_step",
+    "orchestrator.task": "ForeignMessage Needs Sampling Task",
     "orchestrator.task.context": "Context",
     "orchestrator.task.decisions": (
-        "AgentEstimate Arm ConsideredAgent ConsideredArm Estimate EstimateSource RouteDecision SelectionDecision"
+        "ActLook AgentEstimate AnswerSource Arbitration Arm ConsideredAgent ConsideredArm Estimate EstimateSource ExtractedAnswer "
+        "RouteDecision SelectionDecision VerifiedDraft WeighedDraft"
     ),
     "orchestrator.task.events": (
-        "AgentText ApprovalAsked AttemptEnded AttemptStarted CallEnded Move Navigated RoleStarted Routed Subtask SubtaskEnded "
-        "SubtaskOutcome SubtasksPlanned SupervisorSpoke TaskEvent TaskFinished ToolFinished ToolStarted"
+        "AgentText ApprovalAsked AttemptEnded AttemptStarted CallEnded CallerTools Move Navigated RoleStarted Routed Speaker Subtask "
+        "SubtaskEnded SubtaskOutcome SubtasksPlanned SupervisorSpoke TaskEvent TaskFinished ToolFinished ToolStarted Turn TurnCall "
+        "TurnEvent TurnFinished TurnText"
     ),
-    "orchestrator.task.evidence": "ActLook AnswerSource Arbitration ExtractedAnswer VerifiedDraft WeighedDraft",
+    "orchestrator.task.foreign": "ForeignTool",
     "orchestrator.task.labels": "Chosen Integrity Label RecalledItem",
-    "orchestrator.task.langchain_tools": "ForeignTool",
     "orchestrator.task.modes": "Mode Shape Situation Strategy TaskProfile",
     "orchestrator.task.policy": (
         "AutoConfig CompressionConfig CompressionUse GuardConfig MinionsConfig OnDoubt OnFinding Policy Preset PrivacyConfig "
@@ -371,29 +374,28 @@ _NAMES = {
         "RouterConfig StickinessConfig VerifierKind"
     ),
     "orchestrator.task.rules": "Hours Range Rule Ruling Weekday When",
-    "orchestrator.task.sampling": "Sampling",
     "orchestrator.task.stores": (
         "CacheConfig CategoryConfig CategoryRules ConsolidationConfig MemoryConfig PeerConfig RecallConfig RunsConfig"
     ),
-    "orchestrator.task.task": "ForeignMessage Needs Task",
     "orchestrator.task.tools": "Approver Effect Tool ToolDeclaration ToolOptions tool",
-    "orchestrator.task.turns": "CallerTools Speaker Turn TurnCall TurnEvent TurnFinished TurnText",
     "orchestrator.tracing": "TraceStore",
     "orchestrator.tracing.telemetry": "Observable instrument",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",
     "protocols.access": "Clock",
-    "protocols.agent": "Agent AgentCard Capabilities Execution Limits LongPrompt Prices Rates Side StepStream complete stream",
+    "protocols.agent": (
+        "Agent AgentCard Capabilities DeviceState DeviceStateSource Execution Limits LongPrompt PowerSource Prices Rates Side "
+        "SimulatedDevice StepStream Thermal complete stream"
+    ),
     "protocols.attach": "Worker",
     "protocols.attachments": "Attachment",
     "protocols.channel": "ClientTls ServerTls",
     "protocols.client": "RemoteAgent",
-    "protocols.device_state": "DeviceState DeviceStateSource PowerSource SimulatedDevice Thermal",
     "protocols.errors": (
         "AgentError ApprovalNeeded BudgetExceeded Cancelled ConfigError ContentFiltered ContextOverflow DeadlineExceeded "
         "IdempotencyConflict InternalError InvalidOutput InvalidRequest LedgerConflict ModelError ModelNotFound NearfarError NoSuchModel "
-        "NotFound PermissionDenied PrivacyViolation ProviderAuthError QuotaExceeded RateLimited RequestRefused ResumeLost RunBusy "
-        "Stalled StepLost StoreCorrupt StoreError StoreUnavailable SyncRefused Unauthenticated Unavailable Unsupported UserError "
-        "VersionConflict WorkerCrashed"
+        "NotFound PermissionDenied PrivacyViolation ProviderAuthError QuotaExceeded RateLimited RequestRefused ResumeLost RunBusy Stalled "
+        "StepLost StoreCorrupt StoreError StoreUnavailable SyncRefused Unauthenticated Unavailable Unsupported UserError VersionConflict "
+        "WorkerCrashed"
     ),
     "protocols.fakes": "RecordedError RecordedOutcome ReplayAgent ScriptedAgent record",
     "protocols.hub": "Hub WorkerTerms serve_hub",
@@ -406,7 +408,7 @@ _NAMES = {
         "StepEvent StepReply StepRequest TextDelta TokenLogprob ToolCall ToolCalled ToolChoice ToolResult ToolSpec Usage"
     ),
     "protocols.token_file": "NewToken add_token load_tokens",
-    "protocols.tokens": "ClientCertificate Scope TokenRecord",
+    "protocols.security": "ClientCertificate Scope TokenRecord",
     "protocols.validation": "check_request",
 }
 """The public names that each module defines."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.routing_figures.role_cards import LICENCES, role_card, role_examples
-from nearfar.orchestrator.routing.cards import DEFAULT_CARD
+from nearfar.orchestrator.routing.drafts import DEFAULT_CARD
 from nearfar.orchestrator.routing.escalation import CardOrigin, Escalation
 
 

@@ -28,17 +28,28 @@ DOCS: Final = Path(__file__).parents[1] / "docs"
 API: Final = DOCS / "api.md"
 CLI: Final = DOCS / "cli.md"
 GROUPS: Final = {
-    "Serving tasks": ("orchestrator.hybrid", "orchestrator.task.task", "orchestrator.task.modes", "orchestrator.task.sampling"),
-    "Turns": ("orchestrator.task.turns",),
+    "Serving tasks": ("orchestrator.hybrid", "orchestrator.task", "orchestrator.task.modes"),
     "LangChain": ("orchestrator.langchain",),
-    "Results": ("orchestrator.task.results", "orchestrator.task.decisions", "orchestrator.task.evidence", "orchestrator.task.labels"),
-    "Events of a stream": ("orchestrator.task.events",),
-    "Tools and approvals": ("orchestrator.task.tools", "orchestrator.task.langchain_tools", "orchestrator.runs.ledger", "orchestrator.mcp"),
+    "Results": ("orchestrator.task.results", "orchestrator.task.decisions", "orchestrator.task.labels"),
+    "Turns and events of a stream": ("orchestrator.task.events",),
+    "Tools and approvals": (
+        "orchestrator.task.tools",
+        "orchestrator.task.foreign",
+        "orchestrator.task.context",
+        "orchestrator.runs.ledger",
+        "orchestrator.mcp",
+    ),
     "Messages and steps": ("protocols.steps", "protocols.attachments"),
-    "Agents": ("protocols.agent", "device.llama", "device.onnx", "protocols.client", "protocols.fakes", "protocols.validation"),
+    "Agents and the device": (
+        "protocols.agent",
+        "device.llama",
+        "device.onnx",
+        "protocols.client",
+        "protocols.fakes",
+        "protocols.validation",
+    ),
     "Serving agents": ("protocols.server", "protocols.step_log", "protocols.channel", "protocols.credentials", "protocols.access")
-    + ("protocols.tokens", "protocols.token_file", "protocols.hub", "protocols.attach", "protocols.limits"),
-    "The device": ("protocols.device_state", "protocols.simulated_device"),
+    + ("protocols.security", "protocols.token_file", "protocols.hub", "protocols.attach", "protocols.limits"),
     "Configuration": (
         "orchestrator.compose",
         "cloud.config",
@@ -49,7 +60,7 @@ GROUPS: Final = {
     + ("orchestrator.task.rules", "orchestrator.task.roles", "orchestrator.task.stores"),
     "Plugins": ("orchestrator.util.plugins", "orchestrator.safety.detection", "orchestrator.strategies.graphs")
     + ("orchestrator.strategies.state", "orchestrator.strategies.turn"),
-    "Decisions": ("orchestrator.task", "orchestrator.strategies"),
+    "Decisions": ("orchestrator.strategies",),
     "Memory": ("orchestrator.memory", "protocols.items"),
     "Stores": ("orchestrator.runs", "orchestrator.budgets", "orchestrator.cache", "orchestrator.tracing", "orchestrator.safety"),
     "Sweeps": ("orchestrator.lab",),

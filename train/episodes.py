@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nearfar.orchestrator.lab.worlds.program import Progress, guidance, verdict_on_plan, verdict_on_progress
+from nearfar.orchestrator.lab.worlds import Progress, guidance, verdict_on_plan, verdict_on_progress
 from nearfar.orchestrator.lab.worlds.questions import chain_text
 from nearfar.orchestrator.strategies.prompts import (
     SubtaskResult,

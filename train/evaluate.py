@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
+from nearfar.orchestrator.lab.worlds import guidance
 from nearfar.orchestrator.lab.worlds.apps import grade_state
 from nearfar.orchestrator.lab.worlds.loading import exact_match
-from nearfar.orchestrator.lab.worlds.program import guidance
 from nearfar.orchestrator.strategies.prompts import CONTINUE, with_guidance, with_plan
 from nearfar.protocols import ToolCall
 

@@ -7,10 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from nearfar.orchestrator.lab.worlds import Split
+from nearfar.orchestrator.lab.worlds import Solution, Split
 from nearfar.orchestrator.lab.worlds.app_functions import DAYS, run_now
 from nearfar.orchestrator.lab.worlds.apps import Assignment, draw_assignment
-from nearfar.orchestrator.lab.worlds.program import Solution
 from nearfar.orchestrator.lab.worlds.questions import RELATIONS, Author, Facts, PassageIndex, SearchQuestion
 from nearfar.protocols import ToolCall
 

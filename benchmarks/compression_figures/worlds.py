@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from unittest.mock import patch
 
-from nearfar.orchestrator.compose.agents import NearConfig
+from nearfar.orchestrator.compose import NearConfig
 from nearfar.orchestrator.hybrid.hybrid import Hybrid
 from nearfar.orchestrator.lab.worlds import World
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld

@@ -20,8 +20,8 @@ from benchmarks.console_figures.viewers import Seen
 from nearfar import Hybrid, Records, ScriptedAgent
 from nearfar.orchestrator.compose.config import Config
 from nearfar.orchestrator.compose.hub import ServeConfig
-from nearfar.orchestrator.console.serving import console_around
-from nearfar.orchestrator.serve.server import serve_hybrid
+from nearfar.orchestrator.console import console_around
+from nearfar.orchestrator.serve import serve_hybrid
 from nearfar.orchestrator.task.stores import RunsConfig
 
 RUNS: Final = 50

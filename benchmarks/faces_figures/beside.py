@@ -19,7 +19,7 @@ from benchmarks.gateway_figures.programs import listener, megabytes
 from benchmarks.gateway_figures.provider import provider
 from nearfar import Hybrid
 from nearfar.orchestrator.compose.config import Config, load_config
-from nearfar.orchestrator.compose.gateway_child import ask_providers_here
+from nearfar.orchestrator.compose.gateway_process import ask_providers_here
 from scripts.judges import JudgeMissingError
 from scripts.litellm_proxy import litellm_proxy
 

@@ -8,7 +8,7 @@ import asyncio
 import sys
 
 from nearfar.cloud.config import ProviderConfig
-from nearfar.orchestrator.agents.gateway_process import GatewayProcess
+from nearfar.orchestrator.compose.gateway_process import GatewayProcess
 from nearfar.protocols import Agent, Message, Sensitivity, StepRequest, TextDelta, stream
 from nearfar.protocols.client import RemoteAgent
 

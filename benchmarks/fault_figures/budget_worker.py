@@ -35,7 +35,7 @@ def _call(bill: int, price: int) -> None:
 
 def _reserving(folder: Path, price: int, cap: int, call: Callable[[], None]) -> Callable[[], bool]:
     """Each call is made between its reservation and its settlement."""
-    from nearfar.orchestrator.budgets.book import BudgetScope, Caps, Claim, Shortage, Units, open_budgets
+    from nearfar.orchestrator.budgets import BudgetScope, Caps, Claim, Shortage, Units, open_budgets
     from nearfar.orchestrator.task.stores import RunsConfig
 
     book = open_budgets(RunsConfig(folder=folder))

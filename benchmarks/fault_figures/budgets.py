@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar.orchestrator.budgets.book import BudgetScope, open_budgets
+from nearfar.orchestrator.budgets import BudgetScope, open_budgets
 from nearfar.orchestrator.task.stores import RunsConfig
 
 from .abandoning import abandoned

@@ -15,10 +15,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Checkpointer
 
-from nearfar.orchestrator.runs.run import EPOCH, KeptTask, digest
+from nearfar.orchestrator.runs import EPOCH, KeptTask, digest
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message
 
 _WORKER: Final = Path(__file__).with_name("durability_worker.py")

@@ -22,10 +22,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Checkpointer
 
-from nearfar.orchestrator.runs.run import KeptTask, digest
+from nearfar.orchestrator.runs import KeptTask, digest
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message, StoreCorrupt, StoreUnavailable
 
 NODES: Final = 6

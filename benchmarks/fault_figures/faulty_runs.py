@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from nearfar.orchestrator.lab.worlds.program import Argument, Program, Step
+from nearfar.orchestrator.lab.worlds import Argument, Program, Step
 from nearfar.protocols import (
     AgentCard,
     Capabilities,

@@ -25,8 +25,8 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from nearfar import Hybrid, Records, Tool, effect_key, effect_transaction, tool
 from nearfar.orchestrator.runs.effects import EffectRecords
 from nearfar.orchestrator.strategies.state import TaskState
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message, ScriptedAgent, StepRequest, ToolCall
 
 Step = Literal["meant", "acted", "returned", "recorded"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar import Hybrid, Policy
-from nearfar.orchestrator.compose.agents import GatewayConfig, NearConfig, open_local
+from nearfar.orchestrator.compose import GatewayConfig, NearConfig, open_local
 from nearfar.orchestrator.task.events import AgentText
 from nearfar.protocols import Agent, Message, ScriptedAgent, Sensitivity, Side, StepRequest, TextDelta, stream
 from nearfar.protocols.client import RemoteAgent

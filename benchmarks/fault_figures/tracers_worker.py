@@ -16,12 +16,12 @@ from langchain_core.tracers.langchain import wait_for_all_tracers
 from langgraph.graph import StateGraph
 
 from nearfar import Hybrid, Records, tool
-from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.lab.blame import StrongerAgent, blame
 from nearfar.orchestrator.lab.blame_replay import RecordedRun
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.tracing import open_traces
 from nearfar.protocols import ApprovalNeeded, Message, NearfarError, ScriptedAgent, Side, StepRequest, ToolCall
 

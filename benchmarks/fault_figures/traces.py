@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from nearfar import Hybrid, Records
-from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.lab.blame import Corrector, Reference, StrongerAgent, blame, same
 from nearfar.orchestrator.lab.blame_replay import RecordedRun
 from nearfar.orchestrator.lab.worlds import WorldTask, names
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld, exact_match
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.events import AttemptStarted
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.tracing import TraceStore, open_traces
 from nearfar.orchestrator.tracing.recorder import RunTrace
 from nearfar.protocols import Message, Side, ToolCall

@@ -29,12 +29,12 @@ from typing import Any, Final
 from langgraph.store.base import PutOp
 
 from nearfar.orchestrator.compression.conversation import estimated_tokens
+from nearfar.orchestrator.memory.agent_memory import AgentMemory
+from nearfar.orchestrator.memory.episodic import MemoryTurn, line
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
-from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.episodic import MemoryTurn, line
-from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
+from nearfar.orchestrator.memory.ranking import Granularity, episodic
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.orchestrator.util.text import escape_text
 from nearfar.protocols import Message

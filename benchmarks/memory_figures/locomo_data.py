@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self
 
-from nearfar.orchestrator.memory.recall.episodic import MemoryTurn
+from nearfar.orchestrator.memory.episodic import MemoryTurn
 
 CATEGORIES: Final = {1: "multi_hop", 2: "temporal", 3: "open_domain", 4: "single_hop"}
 """Those whose questions have an answer; the questions of category 5 have none."""

@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
+from nearfar.orchestrator.memory.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.store import MemoryStore
 
 from .locomo import remember

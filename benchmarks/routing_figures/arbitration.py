@@ -10,11 +10,11 @@ import numpy
 from nearfar.orchestrator.lab.statistics import percentile_interval
 from nearfar.orchestrator.routing.answers import Answer
 from nearfar.orchestrator.routing.budget import FarShareController
-from nearfar.orchestrator.routing.cards import DEFAULT_CARD, DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, bind
+from nearfar.orchestrator.routing.drafts import DEFAULT_CARD, DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, bind
 from nearfar.orchestrator.routing.escalation import Escalation, read_card
 from nearfar.orchestrator.routing.looks import DRAFT, Signal
 from nearfar.orchestrator.routing.success import Correction
-from nearfar.orchestrator.strategies.arbitration import label_weights
+from nearfar.orchestrator.strategies.judging import label_weights
 
 from .evidence_calls import FAR
 from .evidence_measures import Row, read_rows

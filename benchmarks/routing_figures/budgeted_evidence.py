@@ -11,19 +11,19 @@ import numpy
 
 from nearfar.orchestrator.lab.replay import RecordedAgent
 from nearfar.orchestrator.lab.statistics import percentile_interval
+from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.budget import FarShareController
-from nearfar.orchestrator.routing.cards import DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, bind
-from nearfar.orchestrator.routing.drafts import DraftChoice
+from nearfar.orchestrator.routing.drafts import DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, DraftChoice, bind
 from nearfar.orchestrator.routing.escalation import Escalation, EscalationCard
-from nearfar.orchestrator.routing.escalation_training import DraftExamples
 from nearfar.orchestrator.routing.looks import Signal
-from nearfar.orchestrator.routing.router import Router
+from nearfar.orchestrator.routing.navigator import SupervisionChoice
 from nearfar.orchestrator.routing.success import length_gain
+from nearfar.orchestrator.routing.training import DraftExamples
+from nearfar.orchestrator.task import Task, as_messages
 from nearfar.orchestrator.task.decisions import RouteDecision
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.routing_policy import RouterConfig
-from nearfar.orchestrator.task.task import Task, as_messages
 from nearfar.protocols import Sensitivity, Side
 
 from .budget import WINDOW, LinearHead, inputs_of
@@ -67,10 +67,11 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
             if name in _OURS:
                 far += [way(order, share) for order in shifted]
                 errors[name] = max(errors.get(name, 0.0), *(_worst_error(went, share) for went in far))
+    planned = max(_worst_error(_planned(tasks.prompts, order, share), share) for share in SHARES for order in (*mixed, *shifted))
     return {
         **found,
         "least_points_over_head": min(_value(found, name, share) - _value(found, "head_{}", share) for name in _OURS for share in SHARES),
-        "share_error": round(max(errors.values()), 6),
+        "share_error": round(max(*errors.values(), planned), 6),
     }
 
 
@@ -91,6 +92,7 @@ Way = Callable[["Rows", float], "Flags"]
 class _Mixed:
     """The tasks of all sets, with what each way to route them takes for the gain."""
 
+    prompts: Sequence[str]
     near: "Floats"
     """Whether the draft is right."""
     far: "Floats"
@@ -110,6 +112,7 @@ class _Mixed:
         lengths = numpy.array([length_gain(prompt) for prompt in prompts])
         drafts = _Drafts(prompts, disagrees.tolist())
         return cls(
+            prompts=prompts,
             near=numpy.concatenate([each.examples.draft_scores for each in sets]),
             far=numpy.concatenate([each.examples.far_scores for each in sets]),
             sets=numpy.repeat(numpy.arange(len(sets)), [len(each.prompts) for each in sets]),
@@ -242,8 +245,18 @@ class _Drafts:
         return decision.candidates[0] == "far" or escalates(DraftChoice(router.drafts, task, decision, "far"), row)
 
 
-def _policy(share: float) -> Policy:
-    return Policy(strategy=Strategy.CASCADE, sensitivity=Sensitivity.PUBLIC, router=RouterConfig(far_share=share))
+def _planned(prompts: Sequence[str], order: "Rows", share: float) -> "Flags":
+    """Serve a stream by `pevr`, and return in which of its tasks a far agent plans."""
+    router, policy = Router(seed=0), _policy(share, Strategy.PEVR)
+    return numpy.array([_is_planned(router, Task(messages=as_messages(prompts[int(row)]), policy=policy)) for row in order])
+
+
+def _is_planned(router: Router, task: Task) -> bool:
+    return SupervisionChoice(router.steering, task, router.decide(task, _AGENTS), prices=None).buys()
+
+
+def _policy(share: float, strategy: Strategy = Strategy.CASCADE) -> Policy:
+    return Policy(strategy=strategy, sensitivity=Sensitivity.PUBLIC, router=RouterConfig(far_share=share))
 
 
 def _by_gain(gains: "Floats") -> Way:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.statistics import percentile_interval
-from nearfar.orchestrator.routing.cards import DEFAULT_CARD, DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, bind
+from nearfar.orchestrator.routing.drafts import DEFAULT_CARD, DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, bind
 from nearfar.orchestrator.routing.escalation import Escalation, EscalationCard, read_card
-from nearfar.orchestrator.routing.escalation_training import DraftExamples
+from nearfar.orchestrator.routing.training import DraftExamples
 
 from .evidence_measures import apgr
 from .pairings import PAIRINGS, USUAL, Pairing, pairing_examples, pairing_gains

@@ -12,16 +12,16 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from nearfar.orchestrator.budgets.book import Commitment
+from nearfar.orchestrator.budgets import Commitment
 from nearfar.orchestrator.lab.replay import RecordedAgent
+from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.drafts import DraftChoice
-from nearfar.orchestrator.routing.router import Router
+from nearfar.orchestrator.task import Task, as_messages
 from nearfar.orchestrator.task.decisions import RouteDecision
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.results import Call
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig, RouterConfig
-from nearfar.orchestrator.task.task import Task, as_messages
 from nearfar.protocols import Prices, Sensitivity, Side, Usage
 
 HOURLY: Final = 10.0

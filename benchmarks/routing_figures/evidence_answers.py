@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.statistics import with_interval
-from nearfar.orchestrator.routing.escalation_training import DraftExamples, draft_examples_of, out_of_fold_gains
 from nearfar.orchestrator.routing.looks import Cost
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+from nearfar.orchestrator.routing.training import DraftExamples, draft_examples_of, out_of_fold_gains
 
 from .evidence_measures import Row, apgr, compared, folds, gains_of, read_rows, recovery, scores_of
 

@@ -11,9 +11,9 @@ import numpy
 from nearfar.orchestrator.routing.answers import agree
 from nearfar.orchestrator.routing.call_looks import text_of_calls
 from nearfar.orchestrator.routing.escalation import Action, Escalation, price
-from nearfar.orchestrator.routing.escalation_training import DraftExamples, draft_examples_of, out_of_fold_gains
 from nearfar.orchestrator.routing.looks import DRAFT, PROMPT, SCHEMA, Cost, Signal
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+from nearfar.orchestrator.routing.training import DraftExamples, draft_examples_of, out_of_fold_gains
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
 
 from .evidence_measures import (

@@ -13,8 +13,8 @@ import numpy
 
 from nearfar.orchestrator.lab.statistics import percentile_interval, routing_curve, with_interval
 from nearfar.orchestrator.routing.escalation import Escalation
-from nearfar.orchestrator.routing.escalation_training import DraftExamples, train_escalation
 from nearfar.orchestrator.routing.looks import PROMPT, Look
+from nearfar.orchestrator.routing.training import DraftExamples, train_escalation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -24,10 +24,10 @@ import numpy
 from nearfar.orchestrator.lab.replay import RecordedAgent
 from nearfar.orchestrator.lab.training import train_head, write_head
 from nearfar.orchestrator.lab.training.parts import LANDMARKS
+from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.head import Head
-from nearfar.orchestrator.routing.router import Router
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.policy import Policy
-from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 from nearfar.protocols import Message, Side
 

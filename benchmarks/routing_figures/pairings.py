@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nearfar.orchestrator.routing.escalation_training import DraftExamples
+from nearfar.orchestrator.routing.training import DraftExamples
 
 from .evidence_answers import answer_examples
 from .evidence_calls import XLAM_1B, XLAM_7B, Calls

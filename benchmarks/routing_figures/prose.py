@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy
 
 from nearfar.orchestrator.routing.answers import Answer
-from nearfar.orchestrator.routing.escalation_training import DraftExamples
 from nearfar.orchestrator.routing.looks import DRAFT, PROMPT, Cost, Look, Signal, prompt_surface, second_opinion, text_form
+from nearfar.orchestrator.routing.training import DraftExamples
 
 from .evidence_answers import SETS, AnswerSet
 from .evidence_measures import Row, apgr, gains_of, read_rows, scores_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.lab.replay.guarantee import Margins, guaranteed_threshold
+from nearfar.orchestrator.lab.statistics import Margins, guaranteed_threshold
 from nearfar.orchestrator.routing.success import length_gain
 from nearfar.protocols import ConfigError
 

@@ -16,8 +16,8 @@ import anyio.to_thread
 
 from nearfar.orchestrator.compose.policy_file import PolicyFile
 from nearfar.orchestrator.lab.replay import RecordedAgent
-from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task.task import Task, as_messages
+from nearfar.orchestrator.routing import Router
+from nearfar.orchestrator.task import Task, as_messages
 from nearfar.protocols import NearfarError, Side
 
 DECISIONS: Final = 200

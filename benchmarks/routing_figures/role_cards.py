@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy
 
-from nearfar.orchestrator.routing.cards import DRAFT_ROLE, FAR_ROLE, OPINION_ROLES
+from nearfar.orchestrator.routing.drafts import DRAFT_ROLE, FAR_ROLE, OPINION_ROLES
 from nearfar.orchestrator.routing.escalation import EscalationCard, Fit, looks_of, measures_of
-from nearfar.orchestrator.routing.escalation_training import DraftExamples, train_escalation
 from nearfar.orchestrator.routing.looks import CONFIDENCE, DRAFT, FREE, GROUNDING, PROMPT, SCHEMA, Cost, Look, Signal
+from nearfar.orchestrator.routing.training import DraftExamples, train_escalation
 
 from .evidence_answers import NEAR as NEAR_ANSWERING
 from .evidence_answers import answer_examples

@@ -19,9 +19,9 @@ import numpy
 
 from nearfar.orchestrator.lab.statistics import percentile_interval
 from nearfar.orchestrator.routing.escalation import Escalation
-from nearfar.orchestrator.routing.escalation_training import DraftExamples, out_of_fold_gains, train_escalation
 from nearfar.orchestrator.routing.looks import CONFIDENCE as LOOK
 from nearfar.orchestrator.routing.looks import Look, Signal
+from nearfar.orchestrator.routing.training import DraftExamples, out_of_fold_gains, train_escalation
 
 from .evidence_measures import apgr, folds
 from .near_drafts import CONFIDENCE, SIGNALS, STATES, WORLDS, RecordedDrafts, load_drafts

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar.orchestrator.compose.agents import NearConfig, parse_far
+from nearfar.orchestrator.compose import NearConfig, parse_far
 from nearfar.orchestrator.lab.statistics import IntervalEstimate
 from nearfar.orchestrator.lab.study import StudyFile, make_study
 from nearfar.orchestrator.lab.study.outcomes import Outcomes

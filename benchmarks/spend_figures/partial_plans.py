@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar.orchestrator.compose.agents import NearConfig, parse_far
+from nearfar.orchestrator.compose import NearConfig, parse_far
 from nearfar.orchestrator.lab.statistics import ratio
 from nearfar.orchestrator.lab.study import StudyFile, make_study
 from nearfar.orchestrator.lab.study.workbench import Item, Workbench

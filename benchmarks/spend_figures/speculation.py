@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 from nearfar import Hybrid, Policy, ScriptedAgent, Side, StepRequest, ToolCall
-from nearfar.orchestrator.routing.agreement import AgreementRates
+from nearfar.orchestrator.routing.habits import AgreementRates
 from nearfar.orchestrator.task.policy import SpeculateConfig
 from nearfar.orchestrator.task.results import JudgedProposal, ToolOutcome
 from nearfar.protocols import ToolChoice

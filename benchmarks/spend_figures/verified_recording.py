@@ -14,7 +14,7 @@ from nearfar import Hybrid
 from nearfar.device.llama.model import start_backend
 from nearfar.orchestrator.lab.worlds import World, WorldTask
 from nearfar.orchestrator.lab.worlds.loading import draw_tasks, open_world
-from nearfar.orchestrator.routing.checks import is_grounded
+from nearfar.orchestrator.routing.looks import is_grounded
 from nearfar.orchestrator.strategies.prompts import verify_progress_request
 from nearfar.orchestrator.strategies.verifying import SHIPPED_WORDS
 from nearfar.protocols import (

@@ -18,11 +18,11 @@ from nearfar.orchestrator.lab.statistics import percentile_interval
 from nearfar.orchestrator.routing.answers import Answer
 from nearfar.orchestrator.routing.draft_outcomes import correction_for, verdicts_of
 from nearfar.orchestrator.routing.escalation import Action, Escalation
-from nearfar.orchestrator.routing.escalation_training import DraftExamples, draft_examples_of, train_escalation
 from nearfar.orchestrator.routing.looks import Cost, Look, Signal
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+from nearfar.orchestrator.routing.training import DraftExamples, draft_examples_of, train_escalation
 from nearfar.orchestrator.strategies.voting import Ballot
-from nearfar.orchestrator.task.evidence import VerifiedDraft
+from nearfar.orchestrator.task.decisions import VerifiedDraft
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
 
 from ..routing_figures.evidence_answers import SETS, answer_examples

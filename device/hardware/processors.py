@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from ..compute import ProcessorKind
+from . import cpu_quota, entries, is_linux, is_there, read_text
 from .components import Accelerator, Cpu, Presence
-from .linux import cpu_quota, entries, is_linux, is_there, read_text
 
 ROOT = Path("/")
 _FEATURES: Final = (

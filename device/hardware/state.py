@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import DeviceState, PowerSource, Thermal
+from . import entries, is_linux, is_there, memory_limits, read_integer, read_text
 from .components import Battery, Heat, Memory, Power, Presence, Sensor
-from .linux import entries, is_linux, is_there, memory_limits, read_integer, read_text
 
 ROOT = Path("/")
 

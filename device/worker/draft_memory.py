@@ -204,8 +204,14 @@ class CallFile:
 
 
 def _opened(path: Path, mode: int) -> int:
-    """Open a file that only its user can read. Raises `OSError`."""
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC | mode, 0o600)
+    """Open a file that only its user can read from now on, and no other file in its name. Raises `OSError`."""
+    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | mode, 0o600)
+    try:
+        os.fchmod(handle, 0o600)  # it may come from a backup, or an earlier umask
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
 
 
 def _is_removed(handle: int) -> bool:

@@ -27,8 +27,8 @@ from google.protobuf.json_format import MessageToJson, Parse, ParseDict
 from google.protobuf.struct_pb2 import Struct
 
 from ...protocols import ApprovalRequest, NearfarError, NotFound
+from ..runs import Run, RunFailure, RunState, parse_record
 from ..runs.ledger import pending_requests
-from ..runs.run import Run, RunFailure, RunState, parse_record
 from ..runs.store import RunStore
 from ..storage import DatabaseSession, Tables
 from ..task.events import AttemptEnded, AttemptStarted, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted

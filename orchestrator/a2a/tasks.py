@@ -26,7 +26,7 @@ from ..compose.hub import ServeConfig
 from ..hybrid.arguments import TaskOptions
 from ..hybrid.hybrid import Hybrid
 from ..runs.ledger import pending_requests
-from ..serve.options import BY_POLICY, read_options, turn_options
+from ..serve.callers import BY_POLICY, read_options, turn_options
 from ..task.events import TaskEvent
 from ..util.runtime import cancel_task, in_thread
 from .records import ENDED, PREFIX, SETTLED, A2aMessages, A2aRecords, LiveTask, Update

@@ -14,7 +14,7 @@ from ...protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepR
 from ..compression.conversation import conversation_tokens, estimated_tokens
 from ..task.routing_policy import AmountsConfig, LimitsConfig
 from ..util.runtime import in_thread
-from .book import Balance, BudgetBook, BudgetScope, Caps, Claim, Commitment, Reservation, Shortage, Spent, Units, grant
+from . import Balance, BudgetBook, BudgetScope, Caps, Claim, Commitment, Reservation, Shortage, Spent, Units, grant
 
 logger = logging.getLogger(__name__)
 
@@ -80,11 +80,17 @@ class Account:
         dollars = None if limit.dollars is None else 0.0 if self.spent.dollars is None else max(limit.dollars - self.spent.dollars, 0.0)
         return AmountsConfig(dollars=dollars, tokens=None if limit.tokens is None else max(limit.tokens - self.spent.tokens, 1))
 
-    async def reserve(self, request: StepRequest, card: AgentCard) -> "Allowance":
+    async def reserve(self, request: StepRequest, card: AgentCard, *, is_extra: bool = False) -> "Allowance":
         """Reserve the most that the call can spend, or as much of it as the limits leave, and bound the request to that.
 
         If calls under way have reserved the rest, it waits for them. Raises `BudgetExceeded` where the limits do not even leave enough
         for the prompt and one token, and `StoreUnavailable` where there are limits and the spent amount cannot be read.
+
+        Args:
+            request: the call's.
+            card: its agent's.
+            is_extra: the task can do without it, so that half of what the limits leave is kept for a call that counts. Such a call raises
+                `BudgetExceeded` where half is too little for an answer of ordinary length.
         """
         claims = self._claims
         demand = _Demand(request, card, (self._of_call, *claims))
@@ -93,6 +99,8 @@ class Account:
         demand.check_price(self._limits)
         most = self._within_call(demand)
         try:
+            if is_extra and demand.is_limited:
+                most = await self._half_of_rest(claims, demand, most)
             reservation = await self._waited_for(claims, demand, most)
         except StoreUnavailable as error:
             if demand.is_limited:
@@ -149,6 +157,16 @@ class Account:
         if isinstance(most, Shortage):
             raise self._refusal(demand.card, most)
         return most
+
+    async def _half_of_rest(self, claims: Sequence[Claim], demand: "_Demand", most: Units) -> Units:
+        """Return half of what the limits leave, up to `most`. Raises `BudgetExceeded` where that is too little."""
+        twice = most.plus(most)
+        left = await self._at_once(lambda: grant([(claim, self._book.balance(claim.scope)) for claim in claims], Units(), twice))
+        half = Units() if isinstance(left, Shortage) else Units(*(amount // 2 for amount in left))
+        if half.within(demand.useful.within(most)) != demand.useful.within(most):
+            message = f"{demand.card.name} was not asked ahead: the limits leave too little beside the calls that count"
+            raise BudgetExceeded(message, hint=_HINT)
+        return half
 
     async def _waited_for(self, claims: Sequence[Claim], demand: "_Demand", most: Units) -> Reservation:
         wait = min(_LONGEST_WAIT, demand.request.timeout or _LONGEST_WAIT)

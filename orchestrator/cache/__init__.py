@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ...protocols import AgentCard, ConfigError, StepReply, StepRequest, StoreError
 from ..routing.answers import agree
+from ..task import TaskScope
 from ..task.stores import LEAST_THRESHOLD, CacheConfig, CategoryRules
-from ..task.task import TaskScope
 from ..util.arguments import require, require_callable, require_methods, wrong_type
 from ..util.embedding import NAME
 from .admission import category_of, exact_key, objection_to_reply, partition_key, question_of

@@ -8,8 +8,8 @@ from pydantic import JsonValue
 
 from ...protocols import AgentCard, FinishReason, Message, Side, StepReply, StepRequest
 from ...protocols.steps import Sensitivity
-from ..task.task import TaskScope
-from ..util.json_text import fingerprint
+from ..task import TaskScope
+from ..util.text import fingerprint
 from .guards import Canonical
 
 GENERAL: Final = "general"

@@ -33,9 +33,9 @@ from ...protocols import (
     complete,
     stream,
 )
-from ..agents.pool import AgentHandle, AgentPool
+from ..agents import AgentHandle, AgentPool
+from ..task import TaskScope, current_scope
 from ..task.results import price
-from ..task.task import TaskScope, current_scope
 from ..util.runtime import cancel_task
 from . import AnswerCache, Lookup
 from .admission import exact_key, objection_to_request

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import anyio.to_thread
 
 from ...protocols import StoreError
+from ..task import scope_of
 from ..task.modes import Strategy
 from ..task.stores import CacheConfig
-from ..task.task import scope_of
-from ..util.json_text import fingerprint
+from ..util.text import fingerprint
 from .database import CacheDatabase, clearings
 from .guards import Canonical
 from .thresholds import NOTHING, PLANS, Saved, count
 
 if TYPE_CHECKING:
-    from ..task.task import Task
+    from ..task import Task
 
 logger = logging.getLogger(__name__)
 

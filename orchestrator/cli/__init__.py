@@ -40,7 +40,15 @@ GROUPS: Final = {
     "worker": "Lend this device's models to another machine, or let other devices lend theirs to this one.",
 }
 """Groups of commands, with their help."""
-_SHARED_MODULES: Final = {"chat": "run", "demo": "sweep", "keys": "config", "prices": "budget", "privacy": "trace"}
+_SHARED_MODULES: Final = {
+    "chat": "run",
+    "demo": "sweep",
+    "init": "config",
+    "keys": "config",
+    "prices": "budget",
+    "privacy": "runs",
+    "trace": "runs",
+}
 """Modules of the commands and groups that share one with another; the others have one with their name."""
 
 

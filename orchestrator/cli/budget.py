@@ -10,15 +10,15 @@ import typer
 from rich.table import Column
 
 from ...protocols import ConfigError
-from ..budgets.book import MEASURES, Balance, BudgetBook, BudgetScope, open_budgets
-from ..compose.agents import import_price_table, imported_prices_day, known_prices
+from ..budgets import MEASURES, Balance, BudgetBook, BudgetScope, open_budgets
+from ..compose import import_price_table, imported_prices_day, known_prices
 from ..compose.config import Config
 from ..task.routing_policy import AmountsConfig, LimitsConfig
 from . import options
 from .running import Line, Note, report_errors, right, show, table
 
 if TYPE_CHECKING:
-    from ..compose.agents import PriceLine
+    from ..compose import PriceLine
 
 _SHOWN: Final = 20
 """Largest number of users, and of sessions, in the table: the last ones."""

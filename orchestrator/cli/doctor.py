@@ -18,8 +18,8 @@ from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, Step
 from ...protocols.certificates import first_certificate, read_pair, read_roots, validity_of
 from ...protocols.channel import expiry
 from ...protocols.steps import Message, Value
-from ..agents.pool import AgentHandle
-from ..compose.agents import (
+from ..agents import AgentHandle
+from ..compose import (
     EMBEDDED,
     GatewayConfig,
     NearServerConfig,
@@ -42,7 +42,7 @@ from . import options
 from .running import EXIT_FAILED, execute, output, print_json
 
 if TYPE_CHECKING:
-    from ..compose.agents import Accelerator, Cpu, EngineProvider, Hardware, InferenceEngine, Memory
+    from ..compose import Accelerator, Cpu, EngineProvider, Hardware, InferenceEngine, Memory
 
 Status = Literal["ok", "absent", "expiring", "risky", "broken"]
 

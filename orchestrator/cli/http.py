@@ -20,11 +20,11 @@ import typer
 from ...protocols import ConfigError
 from ...protocols.address import Address
 from ...protocols.limits import ask_for_open_files
+from ...protocols.security import Scope, TokenRecord, hashed
 from ...protocols.token_file import follow_tokens, load_tokens
-from ...protocols.tokens import Scope, TokenRecord, hashed
-from ..compose.agents import caller_tokens
+from ..compose import caller_tokens
 from ..compose.config import Config
-from ..compose.gateway_child import ask_providers_here
+from ..compose.gateway_process import ask_providers_here
 from ..compose.hub import ServeConfig
 from ..compose.policy_file import PolicyFile
 from ..task.stores import RunsConfig
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
     from ..a2a import A2aServer
-    from ..console.access import BrowserLogins
+    from ..console.view import BrowserLogins
     from ..hybrid.hybrid import Hybrid
-    from ..serve.server import Front
+    from ..serve import Front
 
 _OTLP: Final = "OTEL_EXPORTER_OTLP_"
 _PROTOCOL: Final = "http/protobuf"
@@ -191,7 +191,7 @@ async def open_console(
     hybrid: "Hybrid", config: Config, seconds: float, *, as_json: bool, file: Path | None = None, opens: bool = False
 ) -> None:
     """Serve the console of a `hybrid` until Ctrl-C or SIGTERM, and print the link to it. `opens`: also open it in a browser."""
-    from ..console.serving import console_around
+    from ..console import console_around
 
     load_langgraph()
     async with (
@@ -255,7 +255,7 @@ async def _serve(selection: options.AgentChoice, config: Config, seconds: float,
 @asynccontextmanager
 async def _served(hybrid: "Hybrid", config: Config, seconds: float, front: "Front | None" = None) -> AsyncIterator[tuple[str, str]]:
     """Serve a `hybrid`; yield the URL and the token that was made, if none is configured; then serve on until Ctrl-C or SIGTERM."""
-    from ..serve.server import Front, serve_hybrid
+    from ..serve import Front, serve_hybrid
     from .serve import drain, log_to_stderr, until_stopped
 
     serve = config.serve

@@ -15,7 +15,7 @@ from rich.text import Text
 from ...protocols import ConfigError
 from ...protocols.token_file import follow_tokens, read_tokens
 from ..compose.hub import ServeConfig
-from ..mcp import McpServerConfig, PinnedTool, Pins, read_pins
+from ..mcp import McpServer, McpServerConfig, PinnedTool, Pins, read_pins
 from ..mcp.tools import McpToolOffer, review_mcp_server, tool_name
 from ..util.text import spell_out
 from . import options
@@ -58,7 +58,7 @@ def review_servers(
         for name in [server] if server else servers:
             if _may_start(name, servers[name], yes=yes, as_json=as_json):
                 approve = (lambda _: True) if yes else _asker(again=again, as_json=as_json)
-                reviewed[name] = await review_mcp_server(name, servers[name], approve)
+                reviewed[name] = await review_mcp_server(McpServer.of_section(name, servers[name]), approve)
         data = {name: [_offer_data(offer) for offer in offers] for name, offers in reviewed.items()}
         show({"servers": data}, _review_lines(reviewed, servers), as_json=as_json)
 
@@ -102,7 +102,7 @@ def serve_mcp(
 
 async def _serve_http(server: "MCPServer", config: ServeConfig, *, as_json: bool) -> None:
     from ...protocols.access import Access  # with gRPC
-    from ..serve.server import serving_mcp
+    from ..serve import serving_mcp
     from .serve import until_stopped
 
     access = Access({} if config.tokens is None else read_tokens(config.tokens))

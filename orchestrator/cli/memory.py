@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ...protocols import Agent, NotFound
 from ...protocols.items import TIERS, Tier, namespace_text, parse_namespace
-from ..compose.agents import near_handle, read_device_state
+from ..compose import near_handle, read_device_state
 from ..memory.consolidation import Consolidator
 from ..memory.consolidation_journal import ConsolidationBatch, ConsolidationJournal, ConsolidationResult, journals, scopes
 from ..memory.reading import SearchMode, address_text, one_line, origin_text, provenance, value_text

@@ -22,13 +22,13 @@ from rich.table import Column
 from rich.text import Text
 
 from ...protocols import ConfigError
-from ..compose.agents import EMBEDDED, NearConfig, model_fits, model_path, model_store
-from ..compose.agents import bench_model as measure
+from ..compose import EMBEDDED, NearConfig, model_fits, model_path, model_store
+from ..compose import bench_model as measure
 from . import options
 from .running import EXIT_FAILED, Line, Note, execute, notes, report_errors, right, show, table
 
 if TYPE_CHECKING:
-    from ..compose.agents import ModelFit, Profile, StoredModel
+    from ..compose import ModelFit, Profile, StoredModel
 
 _STYLES: Final = {"fits": "green", "tight": "yellow", "too large": "red", "unknown": "yellow"}
 

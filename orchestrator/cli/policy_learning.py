@@ -21,10 +21,10 @@ from ..lab.report import write_simulation_report
 from ..lab.statistics import CurveFigures, IntervalEstimate
 from ..lab.training import write_head
 from ..lab.training.report import EvidenceReport, HeldOutReport, evidence_report, train_on_traces
-from ..routing.checks import learn_early_stop
 from ..routing.escalation import Escalation
-from ..routing.escalation_training import train_escalation
+from ..routing.looks import learn_early_stop
 from ..routing.traces import Trace, agents_of, read_traces
+from ..routing.training import train_escalation
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from . import options

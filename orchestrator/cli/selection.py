@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from rich.text import Text
 
 from ...protocols import ApprovalRequest, ConfigError
-from ..compose.agents import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far, parse_near
+from ..compose import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far, parse_near
 from ..compose.config import Config, with_line
-from ..task.langchain_tools import as_tool
+from ..task.foreign import as_tool
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.tools import Approver, Tool

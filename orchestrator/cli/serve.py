@@ -21,20 +21,10 @@ from ...protocols.address import fingerprint_of
 from ...protocols.certificates import first_certificate, read_roots
 from ...protocols.channel import ServerTls, server_tls
 from ...protocols.limits import ask_for_open_files
-from ...protocols.security import system_time
+from ...protocols.security import ANY_CERTIFICATE, Scope, TokenRecord, system_time
 from ...protocols.token_file import follow_tokens, read_tokens
-from ...protocols.tokens import ANY_CERTIFICATE, Scope, TokenRecord
-from ..compose.agents import (
-    FarConfig,
-    NearConfig,
-    NearSection,
-    caller_tokens,
-    open_near,
-    parse_far,
-    parse_near,
-    serve_near,
-)
-from ..compose.gateway_child import open_far_in_process, serve_far
+from ..compose import FarConfig, NearConfig, NearSection, caller_tokens, open_near, parse_far, parse_near, serve_near
+from ..compose.gateway_process import open_far_in_process, serve_far
 from ..compose.hub import HubConfig, accept_workers
 from ..compose.memory import open_memory
 from . import options

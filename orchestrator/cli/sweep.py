@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...protocols import ConfigError, Unavailable, WorkerCrashed
-from ..compose.agents import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig, runs_on_onnx
+from ..compose import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig, runs_on_onnx
 from ..compose.hub import ServeConfig
 from ..lab.figures import require_matplotlib
 from ..lab.report import SWEEP_SUMMARY, render_sweep, sweep_summary, write_sweep_report

@@ -20,9 +20,9 @@ from ...protocols.address import Address, Pairing, parse_address, read_pairing
 from ...protocols.attach import Worker
 from ...protocols.channel import client_tls
 from ...protocols.hub import Hub
+from ...protocols.security import Scope
 from ...protocols.token_file import add_token, read_tokens
-from ...protocols.tokens import Scope
-from ..compose.agents import open_near, read_device_state
+from ..compose import open_near, read_device_state
 from ..compose.hub import (
     CERTIFICATE,
     KEY,

@@ -24,7 +24,7 @@ from ..task.roles import Role, RoleName
 from ..task.stores import CacheConfig, MemoryConfig, RunsConfig
 from ..util.arguments import as_path
 from ..util.plugins import PLUGIN_TAG, PluginConfig, find_plugins, has_plugin
-from .agents import (
+from . import (
     LOCAL_TAG,
     PROVIDERS,
     FarConfig,

@@ -231,8 +231,8 @@ def pair_device(hub: HubConfig, name: str) -> Pairing:
 
     Raises `ConfigError` for a name that has a token already, and for files or addresses that cannot be used.
     """
+    from ...protocols.security import Scope
     from ...protocols.token_file import add_token
-    from ...protocols.tokens import Scope
     from ..util.credentials import ensure_certificate
 
     reached = reachable(parse_address(hub.address))
@@ -282,7 +282,7 @@ def read_page_model(name: str, progress: Callable[[str, int, int], None]) -> Pag
     """
     from ...device.gguf import model_parts, read_header
     from ...device.store.download import sha256_of
-    from .agents import model_path  # which imports this module
+    from . import model_path  # which imports this module
 
     path = model_path(name)
     header = read_header(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ...protocols import DeviceStateSource
-from ..agents.pool import AgentPool
+from ..agents import AgentPool
 from ..task.stores import MemoryConfig, RecallConfig
 from ..util.arguments import Location
 from ..util.credentials import secret

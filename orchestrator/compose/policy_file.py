@@ -21,7 +21,7 @@ from ...protocols import ConfigError, Side, StoreUnavailable, VersionConflict
 from ..routing.eligibility import PolicyFinding, unknown_prices
 from ..routing.policy_check import findings, require_usable, role_findings
 from ..task.policy import Policy
-from .agents import other_handle
+from . import other_handle
 from .config import Config, config_of, load_config
 
 JsonObject = dict[str, Any]

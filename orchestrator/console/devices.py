@@ -6,10 +6,10 @@ from typing import Final
 
 from ...protocols import ConfigError, DeviceState, InvalidRequest, Unavailable
 from ...protocols.address import Pairing, parse_address
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..compose.hub import HubConfig, KnownWorker, list_workers, pair_device, serve_command
 from ..util.runtime import in_thread
-from .html import Html, facts, field, join, table, tag, text
+from .html import Html, facts, form_field, join, table, tag, text
 from .live import Fragments
 from .view import Page, PageContent, View, live
 
@@ -84,7 +84,7 @@ def _pair_form(view: View) -> Html:
     if view.console.config.hub is None:
         return Html()
     name = tag("input", type="text", name="name", required=True, pattern=_NAME.pattern, placeholder="phone")
-    form = view.action("/devices/pair", field("Name of the device", name), button="Show its pairing code")
+    form = view.action("/devices/pair", form_field("Name of the device", name), button="Show its pairing code")
     note = "The code holds a new token: with it, any device can attach under this name. A browser needs none of this: "
     page = tag("code", "nearfar serve hub --web")
     return tag("section", tag("h2", "Pair a device"), tag("p", note, page, " shows a code for a page.", class_="note"), form)
@@ -111,7 +111,7 @@ def _pairing(pairing: Pairing, hub: HubConfig) -> Html:
             tag("p", reached),
             *(tag("p", note, class_="problem doubt") for note in _doubts(pairing, hub)),
             tag("div", _qr(pairing.uri), class_="qr"),
-            field("The line", tag("textarea", text(pairing.uri), readonly=True, rows=3)),
+            form_field("The line", tag("textarea", text(pairing.uri), readonly=True, rows=3)),
             *(join([tag("h2", title), tag("pre", command)]) for title, command in steps),
         ]
     )

@@ -12,7 +12,7 @@ from ..memory.reading import address_text, one_line, origin_text, provenance, va
 from ..runs.erasing import ErasedLogs, Holding, find_holding
 from ..task.stores import RunsConfig
 from ..util.runtime import in_thread
-from .html import Html, facts, field, join, table, tag, text
+from .html import Html, facts, form_field, join, table, tag, text
 from .view import ROOT, Page, PageContent, View
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def _search_form(query: str, prefix: str) -> Html:
     inside = tag("input", type="text", name="in", value=prefix, placeholder="notes/ana")
     return tag(
         "form",
-        field("Words, or a question", asked),
-        field("In or below the namespace (empty: everywhere)", inside),
+        form_field("Words, or a question", asked),
+        form_field("In or below the namespace (empty: everywhere)", inside),
         tag("div", tag("button", "Search", type="submit"), class_="actions"),
         action=f"{ROOT}/memory",
         role="search",
@@ -150,8 +150,8 @@ def _erase_form() -> Html:
         "form",
         tag("h2", "Erase"),
         tag("p", note, class_="note"),
-        field("Everything about the person", about),
-        field("or everything in or below the namespace", inside),
+        form_field("Everything about the person", about),
+        form_field("or everything in or below the namespace", inside),
         tag("div", tag("button", "Show what would be erased", type="submit"), class_="actions quiet"),
         action=f"{ROOT}/memory/erasure",
     )

@@ -1,19 +1,106 @@
-"""One request for a page: what it asks for, and the frame around every page."""
+"""One request for a page: the browser that makes it, what it asks for, and the frame around every page."""
 
+import hmac
+import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ...protocols import InvalidRequest
-from ..budgets.book import BudgetBook
+from ...protocols import InvalidRequest, PermissionDenied, Unauthenticated
+from ..budgets import BudgetBook
 from ..compose.config import Config
 from ..hybrid.hybrid import Hybrid
-from ..safety.privacy_records import PrivacyRecords
-from .access import BrowserSession
-from .chats import Chats
+from ..safety.outbound_filter import PrivacyRecords
 from .html import Html, join, tag, text
 from .live import PERIOD, Fragments
+
+if TYPE_CHECKING:
+    from .chat import Chats  # whose page is a `View`
+
+LINK_SECONDS: Final = 600.0
+"""Seconds for which a one-time link can be opened."""
+SESSION_SECONDS: Final = 12 * 3600.0
+"""Seconds for which a browser stays logged in."""
+_MOST: Final = 100
+"""Links, and sessions, that are remembered."""
+_HINT: Final = "run `nearfar serve console` again, or press Enter in its terminal, for a new link"
+
+
+@dataclass(slots=True)
+class BrowserSession:
+    """One browser that is logged in."""
+
+    host: str
+    """Value of the `Host` header at the login: the cookie counts there alone."""
+    ends: float
+    csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    """Every form that changes something carries it: no other page can know it."""
+
+    def check(self, token: object) -> None:
+        """Raise `PermissionDenied` unless a form carries the token of this session."""
+        if not isinstance(token, str) or not hmac.compare_digest(token.encode(), self.csrf.encode()):
+            raise PermissionDenied("the form does not come from this console", hint="reload the page, and send it again")
+
+
+class BrowserLogins:
+    """The links that wait to be opened, and the sessions that they have become.
+
+    Args:
+        now: seconds that never run backwards.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._links: dict[str, float] = {}
+        self._sessions: dict[str, BrowserSession] = {}
+
+    def link(self) -> str:
+        """Return the secret of a new link, which can be opened once, and within `LINK_SECONDS`."""
+        secret = secrets.token_urlsafe(32)
+        self._links[secret] = self._now() + LINK_SECONDS
+        _drop_oldest(self._links)
+        return secret
+
+    def enter(self, secret: str, host: str) -> str:
+        """Return the cookie of a new session for a link's secret. Raises `Unauthenticated` for one that is used, expired or unknown."""
+        ends = self._links.pop(secret, None)
+        if ends is None:
+            raise Unauthenticated("this link was used already, or never was one", hint=_HINT)
+        if ends < self._now():
+            raise Unauthenticated("this link has expired", hint=_HINT)
+        cookie = secrets.token_urlsafe(32)
+        self._sessions[cookie] = BrowserSession(host, self._now() + SESSION_SECONDS)
+        _drop_oldest(self._sessions)
+        return cookie
+
+    def session(self, cookie: str | None, host: str) -> BrowserSession:
+        """Return the session of a cookie. Raises `Unauthenticated` for none, one that has ended, and one that was made for another host."""
+        found = self._sessions.get(cookie or "")
+        if found is None or found.host != host:
+            raise Unauthenticated("this browser is not logged in", hint=_HINT)
+        if found.ends < self._now():
+            del self._sessions[cookie or ""]
+            raise Unauthenticated("the session has ended", hint=_HINT)
+        return found
+
+    def is_in(self, cookie: str | None, host: str) -> bool:
+        """The browser with this cookie is still logged in."""
+        with suppress(Unauthenticated):
+            return bool(self.session(cookie, host))
+        return False
+
+    def leave(self, cookie: str | None) -> None:
+        """End the session of a cookie."""
+        self._sessions.pop(cookie or "", None)
+
+
+def _drop_oldest(kept: dict[str, float] | dict[str, BrowserSession]) -> None:
+    while len(kept) > _MOST:
+        kept.pop(next(iter(kept)))
+
 
 ROOT: Final = "/console"
 """Path below which every page stands."""
@@ -29,7 +116,7 @@ class Console:
     """The file that the configuration was read from; None: from none, so that the policy cannot be changed."""
     budgets: BudgetBook
     privacy: PrivacyRecords
-    chats: Chats
+    chats: "Chats"
     timelines: dict[str, tuple[int, Html]] = field(default_factory=dict)
     """Timelines of the runs shown last, with the number of entries of the trace they were made from."""
 

@@ -12,21 +12,20 @@ from pydantic_core import PydanticSerializationError
 
 from ...protocols import Agent, ConfigError, Effort, InvalidRequest, JsonSchema, Sensitivity, Side
 from ...protocols.validation import check_schema
-from ..agents.pool import AgentHandle
-from ..compose.agents import FAR_CONFIGS, NEAR_CONFIGS, FarConfig, NearSection, far_handle, near_handle, other_handle
+from ..agents import AgentHandle
+from ..compose import FAR_CONFIGS, NEAR_CONFIGS, FarConfig, NearSection, far_handle, near_handle, other_handle
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
-from ..mcp import McpName, McpServerConfig
+from ..mcp import McpServer
 from ..routing.policy_check import require_usable, role_findings
-from ..task.langchain_tools import ForeignTool, as_tool
+from ..task import Caching, Sampling, Task, as_messages
+from ..task.events import CallerTools
+from ..task.foreign import ForeignTool, as_tool
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.roles import Role, Team
-from ..task.sampling import Sampling
 from ..task.stores import MemoryConfig, RunsConfig
-from ..task.task import Caching, Task, as_messages
 from ..task.tools import Approver, Tool
-from ..task.turns import CallerTools
 from ..util.arguments import Location, as_path, as_tuple, parse_section, require, require_methods, wrong_type
 from ..util.plugins import Plugin, find_plugin
 
@@ -43,6 +42,7 @@ _logger = logging.getLogger(__name__)
 _NEAR = "the path or name of a model, a NearConfig, a mapping or an Agent"
 _FAR = 'a text such as "openai:MODEL", a FarConfig, a mapping or an Agent'
 _AGENT = ("card", "step", "aclose")
+_TOOL_HINT = "decorate the function with @tool"
 
 
 def near_argument(given: object) -> Agent | NearSection | str | Path | None:
@@ -96,15 +96,21 @@ def team_argument(agents: Mapping[str, object] | None, sides: Mapping[str, Side]
     return team
 
 
+def listed_tools(given: object) -> tuple[Any, ...]:
+    """Return what `tools` lists. Raises `ConfigError` for what is no sequence."""
+    if isinstance(given, (Tool, McpServer)) or (callable(given) and not isinstance(given, Sequence)):
+        raise ConfigError(f"tools must be a list of tools, not one {type(given).__name__} alone", hint="tools=[...]")
+    return as_tuple("tools", () if given is None else given, lambda _: True, "a list of tools", hint=_TOOL_HINT)
+
+
 def tools_argument(given: object) -> tuple[Tool, ...]:
     """Return the tools. Raises `ConfigError` for what is no sequence of them, and where two have one name."""
-    hint = "decorate the function with @tool"
-    if isinstance(given, Tool) or (callable(given) and not isinstance(given, Sequence)):
-        raise ConfigError(f"tools must be a list of tools, not {given!r:.80} alone", hint="tools=[...]")
     tools: list[Tool] = []
-    for each in as_tuple("tools", () if given is None else given, lambda _: True, "a list of tools", hint=hint):
+    for each in listed_tools(given):
+        if isinstance(each, McpServer):
+            raise ConfigError(f"the MCP server {each.name!r} is among the tools of a task", hint="give it to the Hybrid: tools=[...]")
         if (read := as_tool(each)) is None:
-            raise ConfigError(f"{each!r:.80} is not a tool", hint=hint)
+            raise ConfigError(f"{each!r:.80} is not a tool", hint=_TOOL_HINT)
         tools.append(read)
     names = [each.spec.name for each in tools]
     for name in names:
@@ -134,16 +140,14 @@ def load_plugin_tools(plugin: Plugin) -> list[Tool]:
     return tools
 
 
-def mcp_argument(given: Mapping[str, McpServerConfig | Mapping[str, Any]] | None) -> "McpServers | None":
-    """Return the MCP servers with their approved tools. A mapping is a `[mcp.NAME]` section; a folder is relative to the current one."""
-    if not given and (given is None or isinstance(given, Mapping)):
+def mcp_servers(given: object) -> "McpServers | None":
+    """Return the MCP servers that `tools` lists, with their approved tools. Their folders are relative to the current one."""
+    servers = [each.anchored(Path.cwd()) for each in listed_tools(given) if isinstance(each, McpServer)]
+    if not servers:
         return None
-    if not isinstance(given, Mapping):
-        raise wrong_type("mcp", given, "a mapping from names to servers", hint='mcp={"files": {"command": "..."}}')
     from ..mcp.tools import McpServers
 
-    servers: TypeAdapter[dict[McpName, McpServerConfig]] = TypeAdapter(dict[McpName, McpServerConfig])
-    return McpServers({name: config.anchored(Path.cwd()) for name, config in parse_section("mcp", given, servers).items()})
+    return McpServers(servers)
 
 
 def policy_argument(given: object) -> Policy | PolicyFile:
@@ -224,19 +228,18 @@ def _agent(name: str, given: object, configs: tuple[type, ...], wanted: str) -> 
 
 
 class HybridArguments(TypedDict, total=False):
-    """The arguments of `Hybrid`, which describes them: `near`, `far`, `agents`, `instructions`, `tools`, `approver`, `policy`, `memory`,
-    `records` and `mcp`."""
+    """The arguments of `Hybrid`, which describes them: `near`, `far`, `agents`, `instructions`, `tools`, `approver`, `policy`, `memory` and
+    `records`."""
 
     near: Agent | NearSection | Mapping[str, Any] | str | Path | None
     far: Agent | FarConfig | Mapping[str, Any] | str | Path | None
     agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None
     instructions: str | None
-    tools: Sequence[Tool | ForeignTool]
+    tools: Sequence[Tool | ForeignTool | McpServer]
     approver: Approver | None
     policy: Policy | PolicyFile | Mapping[str, Any] | None
     memory: "MemoryStore | TaskMemory | MemoryConfig | BaseStore | Mapping[str, Any] | Location | None"
     records: "Records | RunsConfig | Mapping[str, Any] | Location | None"
-    mcp: Mapping[str, McpServerConfig | Mapping[str, Any]] | None
 
 
 class _CommonOptions(TypedDict, total=False):

@@ -18,26 +18,26 @@ from ...protocols import (
     DeviceStateSource,
     InvalidRequest,
 )
-from ..agents.pool import AgentPool
+from ..agents import AgentPool
 from ..cache.database import ErasedMemory
-from ..compose.agents import FarConfig, NearSection, read_device_state
+from ..compose import FarConfig, NearSection, read_device_state
 from ..compose.config import Config, load_config, with_line
 from ..compose.hub import AttachedConfig
 from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
-from ..mcp import McpServerConfig
-from ..routing.router import Router
+from ..mcp import McpServer
+from ..routing import Router
 from ..runs.erasing import ErasedRuns, erase_calls, erased_of
 from ..runs.store import RunStore
+from ..task import Prompt
 from ..task.decisions import RouteDecision, SelectionDecision
 from ..task.events import TaskEvent
-from ..task.langchain_tools import ForeignTool
+from ..task.foreign import ForeignTool
 from ..task.modes import Strategy
 from ..task.policy import Policy
 from ..task.results import Result
 from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
-from ..task.task import Prompt
 from ..task.tools import Approver, Tool
 from ..tracing import TraceStore
 from ..tracing.observing import Observers
@@ -51,7 +51,8 @@ from .arguments import (
     check_approver,
     check_options,
     fault_argument,
-    mcp_argument,
+    listed_tools,
+    mcp_servers,
     memory_argument,
     plugin_tools,
     policy_argument,
@@ -97,15 +98,15 @@ class Hybrid(ServesTurns):
         agents: further agents of either side, by the names that the policy uses for them: the router chooses among all. A `Role` among
             them is an agent by name that tasks are given to with `role=`; its work is served by the others.
         instructions: what all agents are told in front of every task: who they are, and how the app wants them to work.
-        tools: the tools that the agents may call, ours or LangChain's.
+        tools: the tools that the agents may call, ours or LangChain's, and servers of the Model Context Protocol (`McpServer`): theirs
+            may be called once the user has approved them (`nearfar mcp review`). A server is started when one of its tools is called
+            first, and ended with the `Hybrid`.
         approver: decides about calls that need approval; None: they are refused, or a durable run waits for a decision.
         policy: the default policy of tasks. A `PolicyFile` may be edited while tasks run: each is served to its end under the policy that
             it began with.
         memory: the memory that tasks recall from: a `MemoryStore`, for recalling only, a `TaskMemory`, which says more, or a
             `MemoryConfig` or a path, whose store is opened here and closed with the `Hybrid`. It is LangGraph's store, too. Any other
             store of LangGraph is passed to the graphs, and tasks recall nothing from it.
-        mcp: servers of the Model Context Protocol, by name, whose tools the agents may call once the user has approved them
-            (`nearfar mcp review`). A server is started when one of its tools is called first, and ended with the `Hybrid`.
         records: what is kept of tasks: a folder makes every task a durable run, which another process can resume. `Records` says more,
             such as a cache of answers.
 
@@ -119,12 +120,11 @@ class Hybrid(ServesTurns):
         far: Agent | FarConfig | Mapping[str, Any] | str | Path | None = None,
         agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None = None,
         instructions: str | None = None,
-        tools: Sequence[Tool | ForeignTool] = (),
+        tools: Sequence[Tool | ForeignTool | McpServer] = (),
         approver: Approver | None = None,
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
         memory: "MemoryStore | TaskMemory | MemoryConfig | BaseStore | Mapping[str, Any] | Location | None" = None,
         records: Records | RunsConfig | Mapping[str, Any] | Location | None = None,
-        mcp: Mapping[str, McpServerConfig | Mapping[str, Any]] | None = None,
     ) -> None:
         check_approver(approver)
         require("instructions", instructions, str, "a text", hint='instructions="You are ..."')
@@ -150,9 +150,10 @@ class Hybrid(ServesTurns):
                 self._store = self._memory.store
                 if self._owns_memory:
                     failing.callback(self._memory.store.close)
-            self._mcp = mcp_argument(mcp)
+            self._mcp = mcp_servers(tools)
             own = () if self._memory is None else self._memory.tools
-            self._tools = tools_argument((*tools_argument(tools), *own, *(() if self._mcp is None else self._mcp.tools)))
+            theirs = () if self._mcp is None else self._mcp.tools
+            self._tools = tools_argument((*(each for each in listed_tools(tools) if not isinstance(each, McpServer)), *own, *theirs))
             self._team = team_argument(agents, sides, self.policy, self._tools)
             self._records = open_records(asked)
             failing.callback(self._records.close)
@@ -257,10 +258,10 @@ class Hybrid(ServesTurns):
             policy = PolicyFile(path) if "policy" not in given else loaded.policy  # `cls` checks it against the agents that it gets
         arguments: HybridArguments = {"near": loaded.near, "far": loaded.far, "agents": {**loaded.others, **loaded.roles}, "policy": policy}
         arguments["instructions"] = loaded.instructions
-        arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache), "mcp": loaded.mcp}
+        arguments |= {"memory": loaded.memory, "records": Records(loaded.runs, cache=loaded.cache)}
         try:
-            if loaded.tools:
-                given["tools"] = (*plugin_tools(loaded.tools), *tools_argument(given.get("tools")))
+            servers = [McpServer.of_section(name, section) for name, section in loaded.mcp.items()]
+            given["tools"] = (*plugin_tools(loaded.tools), *servers, *listed_tools(given.get("tools")))
             return cls(**(arguments | given))
         except ConfigError as error:
             raise (error if path is None else with_line(error, path)) from error.__cause__

@@ -24,24 +24,23 @@ from ...protocols import (
     Side,
     StoreError,
 )
-from ..agents.pool import AgentPool
+from ..agents import AgentPool
+from ..routing import Router
 from ..routing.eligibility import unknown_prices
-from ..routing.router import Router
 from ..runs.sessions import SessionStore
 from ..strategies.durable import DurableRuns, Work
 from ..strategies.state import TaskContext, graph_input, recursion_limit, said_since, value_of
 from ..strategies.tool_calls import told_of
+from ..task import Prompt, Task, read_output, scope_of, within_scope
 from ..task.decisions import RouteDecision
-from ..task.events import TaskEvent, TaskFinished
+from ..task.events import CallerTools, TaskEvent, TaskFinished
 from ..task.labels import OPEN, Label
 from ..task.modes import Strategy
 from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, Speculation, ToolOutcome, budget_exceeded, told_of_effort, usage_of_side
 from ..task.roles import RolesWork
-from ..task.task import Prompt, Task, read_output, scope_of, within_scope
-from ..task.turns import CallerTools
 from ..util.plugins import find_plugin
-from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
+from ..util.runtime import Mailbox, cancel_task, in_thread, run_cancellable, untraced
 from .arguments import TaskOptions, output_model_of, output_schema_of
 from .preparation import Parts, Preparation
 
@@ -99,23 +98,6 @@ def note_tool_calls(error: NearfarError, context: TaskContext) -> None:
     """Let the error tell which tool calls stay done."""
     if done := told_of(context.outcomes or (), OPEN):
         error.add_note(f"its tool calls stay done:\n{done}")
-
-
-async def next_event(events: "asyncio.Queue[TaskEvent | None]", task: Task, started: float) -> TaskEvent | None:
-    """Return the next event; None at the end. The limit is around each wait, since a cancel scope must not be left open by a yield."""
-    if not events.empty():
-        return events.get_nowait()
-    with deadline(task, started):
-        event = await events.get()
-    return event  # noqa: RET504 - inside of the block, mypy would miss a return behind it
-
-
-def queued_events(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEvent]:
-    """Yield the events that are queued already."""
-    while not events.empty():
-        event = events.get_nowait()
-        if event is not None:
-            yield event
 
 
 def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[BaseModel] | None = None) -> Result:
@@ -396,19 +378,27 @@ class Pipeline:
         if work.recorded is not None:
             yield TaskFinished(result=work.recorded_with(output_model_of(options.get("output"))))
             return
-        events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
-        context = replace(work.context, listener=events.put_nowait, holds_drafts=work.task.caller is not None)
+        events: Mailbox[TaskEvent | None] = Mailbox()
+        context = replace(work.context, listener=events.put, holds_drafts=work.task.caller is not None)
         heard = replace(work, context=context)
         serving = asyncio.create_task(self._serve(heard, options))
-        serving.add_done_callback(lambda _: events.put_nowait(None))
+        serving.add_done_callback(lambda _: events.put(None))
+        has_ended = False
         try:
-            while (event := await next_event(events, work.task, started)) is not None:
-                yield event
+            while not has_ended:
+                with deadline(work.task, started):  # around each wait, since a cancel scope must not be left open by a yield
+                    await events.wait()
+                for event in events.take():
+                    if event is None:
+                        has_ended = True
+                    else:
+                        yield event
         except DeadlineExceeded as error:
             await cancel_task(serving)
             note_tool_calls(error, work.context)
-            for late in queued_events(events):  # what the step that was under way has cost
-                yield late
+            for late in events.take():  # what the step that was under way has cost
+                if late is not None:
+                    yield late
             raise
         finally:
             await cancel_task(serving)
@@ -416,7 +406,7 @@ class Pipeline:
 
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
         """Run the task's graph and return its final state. What ran ahead of it has ended by then."""
-        if work.task.policy.strategy is not Strategy.SPECULATE:
+        if work.task.policy.strategy is not Strategy.SPECULATE and not work.task.role:  # each role has a strategy of its own
             return await self._finished(work, options)
         from ..strategies.speculation import LookAhead
 
@@ -497,4 +487,4 @@ async def _final_state(work: Work, graph: "TaskGraph", config: "RunnableConfig")
     with untraced():
         async for each in graph.astream(graph_input(work.task), config, context=work.context, stream_mode="values"):
             state = each
-    return state
+    return state.get("left", state)

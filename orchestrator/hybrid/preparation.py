@@ -6,24 +6,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...protocols import InvalidRequest, PermissionDenied, PrivacyViolation, Sensitivity, Side, Unsupported
-from ..agents.pool import AgentPool
+from ..agents import AgentPool
 from ..cache.database import ErasedMemory
 from ..memory.provenance import Recollection
-from ..routing.router import Router
+from ..routing import Router
+from ..runs import Bounds
 from ..runs.erasing import ErasedRuns
-from ..runs.run import Bounds
 from ..safety.guard import Guard, SessionLabels, check_plan, quote_untrusted_data, select_tools
 from ..safety.privacy import RunPrivacy
 from ..strategies.state import TaskContext
 from ..strategies.tool_calls import OwnResults, ToolChecks
+from ..task import Task
 from ..task.context import Context
 from ..task.decisions import SelectionDecision
+from ..task.events import CallerTools
 from ..task.modes import ALONE, Mode, Strategy
 from ..task.policy import Policy
 from ..task.roles import Team
-from ..task.task import Task
 from ..task.tools import Approver, Effect, Tool
-from ..task.turns import CallerTools
 from ..tracing.observing import Observers
 from ..tracing.recorder import RunTrace
 from .arguments import TaskOptions, asked_task, check_options, output_model_of, policy_of, tools_argument

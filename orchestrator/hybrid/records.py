@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...protocols import ConfigError
-from ..budgets.book import BudgetBook, open_budgets
+from ..budgets import BudgetBook, open_budgets
 from ..runs.erasing import open_store
 from ..runs.store import RunStore
-from ..safety.privacy_records import PrivacyRecords
+from ..safety.outbound_filter import PrivacyRecords
 from ..task.stores import CacheConfig, RunsConfig
 from ..tracing import TraceStore, traces_if_usable
 from ..util.arguments import Location, as_path, parse_section, require

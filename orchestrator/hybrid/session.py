@@ -15,9 +15,9 @@ import anyio
 from ...protocols import DeadlineExceeded, InvalidRequest, Message, NotFound, Side, StoreError
 from ...protocols.items import ItemAddress
 from ..runs.sessions import SessionStore, SessionTurn
+from ..task import Prompt, as_messages
 from ..task.events import TaskEvent, TaskFinished
 from ..task.results import Result, SideUsage
-from ..task.task import Prompt, as_messages
 from ..util.runtime import in_thread
 from .arguments import TaskOptions
 from .blocking import BlockingCalls

@@ -10,17 +10,30 @@ from pydantic import ValidationError
 
 from ...protocols import FinishReason, InvalidRequest, Message, Side, StepRequest, ToolChoice, ToolSpec
 from ...protocols.validation import check_schema
-from ..agents.pool import AgentPool
-from ..strategies.own_tools import require_own_tools
+from ..agents import AgentPool
+from ..strategies.prompts import require_own_tools
 from ..strategies.state import TaskContext, TaskState, as_json, fresh_start
+from ..task import Prompt, Task, as_messages
 from ..task.decisions import RouteDecision
-from ..task.events import AgentText, AttemptStarted, CallEnded, Routed, TaskEvent, TaskFinished
-from ..task.langchain_tools import ForeignTool, is_langchain_tool, langchain_spec
+from ..task.events import (
+    AgentText,
+    AttemptStarted,
+    CallEnded,
+    CallerTools,
+    Routed,
+    Speaker,
+    TaskEvent,
+    TaskFinished,
+    Turn,
+    TurnCall,
+    TurnEvent,
+    TurnFinished,
+    TurnText,
+)
+from ..task.foreign import ForeignTool, is_langchain_tool, langchain_spec
 from ..task.modes import ALONE, Strategy
 from ..task.results import Call, Result
-from ..task.task import Prompt, Task, as_messages
 from ..task.tools import Tool
-from ..task.turns import CallerTools, Speaker, Turn, TurnCall, TurnEvent, TurnFinished, TurnText
 from .arguments import TaskOptions, TurnOptions, check_options
 from .pipeline import Pipeline
 

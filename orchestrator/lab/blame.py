@@ -13,10 +13,10 @@ from typing import Literal, Protocol
 
 from ...protocols import ConfigError, InvalidRequest, Message, Sensitivity, Side, StepRequest, ToolCall, complete
 from ...protocols.steps import Value
-from ..agents.pool import AgentHandle, AgentPool
+from ..agents import AgentHandle, AgentPool
 from ..safety.placeholders import map_message_texts
 from ..safety.privacy import RunPrivacy
-from ..task.task import transcript
+from ..task import transcript
 from .blame_replay import Branch, Judge, RecordedRun, RecordedStep, action_of, effects_of, replay
 
 

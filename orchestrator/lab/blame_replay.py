@@ -31,9 +31,9 @@ from ...protocols import (
 )
 from ...protocols.errors import MAPPINGS
 from ...protocols.items import Tier
-from ..agents.pool import AgentHandle, AgentPool
-from ..budgets.book import Commitment, Spent
-from ..routing.router import Router
+from ..agents import AgentHandle, AgentPool
+from ..budgets import Commitment, Spent
+from ..routing import Router
 from ..runs.ledger import AskedCall
 from ..runs.tool_calls import Occurrence
 from ..safety.guard import THE_TASK, Guard
@@ -42,16 +42,16 @@ from ..strategies.graphs import Graphs
 from ..strategies.state import TaskContext, TaskState, recursion_limit
 from ..strategies.subtasks import part_key
 from ..strategies.tool_calls import ToolChecks
+from ..task import Task
 from ..task.decisions import RouteDecision
 from ..task.events import AttemptStarted, Routed
 from ..task.labels import Label, join_labels
 from ..task.modes import AgentView
 from ..task.routing_policy import FALLBACK_ERRORS, LimitsConfig, RouterConfig
-from ..task.task import Task
 from ..task.tools import NOT_RUN, Effect, Tool
 from ..tracing import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
-from ..util.json_text import canonical
 from ..util.runtime import untraced
+from ..util.text import canonical
 
 Action = str
 """A tool and its arguments, as canonical JSON."""

@@ -21,12 +21,11 @@ from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import BaseModel, Field
 
 from ...protocols import InvalidRequest, JsonSchema, NearfarError, Sensitivity, Side, ToolCall, Usage
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..hybrid.hybrid import Hybrid
-from ..task.sampling import Sampling
-from ..task.task import STATE
+from ..task import STATE, Sampling
+from ..task.events import Turn, TurnEvent
 from ..task.tools import Tool
-from ..task.turns import Turn, TurnEvent
 from ..util.text import tokens_at_most
 
 PROVIDER: Final = "nearfar"

@@ -20,7 +20,7 @@ from ...protocols.items import Source, Tier
 from ...protocols.steps import JsonSchema, Value
 from ..task.stores import VariableName, data_folder
 from ..task.tools import DEFAULT_RESULT_LIMIT, DEFAULT_TIME_LIMIT, Effect
-from ..util.json_text import digest
+from ..util.text import digest
 
 if TYPE_CHECKING:
     from mcp_types import Tool as McpTypesTool
@@ -121,9 +121,21 @@ class McpServerConfig(Value):
         fields = ("effect", "approval", "source", "returns", "sends")
         return own.model_copy(update={field: getattr(self, field) for field in fields if getattr(own, field) is None})
 
-    def anchored(self, folder: Path) -> "McpServerConfig":
+    def anchored(self, folder: Path) -> Self:
         """Return the section with an absolute folder, relative to that of nearfar.toml."""
         return self if self.url else self.model_copy(update={"folder": folder / (self.folder or Path()).expanduser()})
+
+
+class McpServer(McpServerConfig):
+    """An MCP server with its name, among the tools of a `Hybrid`: `McpServer(name="notes", command="notes-mcp")`."""
+
+    name: McpName
+    """Name of the server; its tools are called `NAME__tool`."""
+
+    @classmethod
+    def of_section(cls, name: str, section: McpServerConfig) -> Self:
+        """Return the server of a section `[mcp.NAME]`."""
+        return cls.model_validate({"name": name, **dict(section)})
 
 
 def _check_url(url: str) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast
@@ -13,6 +13,7 @@ import anyio
 from pydantic import ValidationError
 
 from ...protocols import (
+    ConfigError,
     DeadlineExceeded,
     InvalidRequest,
     NearfarError,
@@ -25,7 +26,7 @@ from ...protocols.steps import JsonSchema
 from ...protocols.validation import check_schema
 from ..task.context import current_approver
 from ..task.tools import NOT_RUN, UNKNOWN, Effect, Tool, ToolOptions, explain_arguments
-from . import McpServerConfig, PinnedTool, read_pins, write_pins
+from . import McpServer, McpServerConfig, PinnedTool, read_pins, write_pins
 from .connection import CallUnderWay, McpConnection
 
 if TYPE_CHECKING:
@@ -155,12 +156,15 @@ def _options(config: McpServerConfig, name: str) -> ToolOptions:
 class McpServers:
     """The MCP servers of one `Hybrid`, and their approved tools. No server is started before one of its tools is called.
 
-    Args:
-        configs: the `[mcp.NAME]` sections.
+    Raises `ConfigError` for two servers of one name.
     """
 
-    def __init__(self, configs: Mapping[str, McpServerConfig]) -> None:
-        self.connections = [McpConnection(name, config) for name, config in configs.items()]
+    def __init__(self, servers: Sequence[McpServer]) -> None:
+        names = [server.name for server in servers]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"two MCP servers are called {name!r}", hint="give one of them another name")
+        self.connections = [McpConnection(server.name, server) for server in servers]
         self.tools: Sequence[Tool] = [tool for connection in self.connections for tool in _approved_tools(connection)]
 
     async def release(self) -> None:
@@ -209,27 +213,26 @@ class McpToolOffer:
         return "approved" if self.approved.sha256 == self.tool.fingerprint else "changed"
 
 
-async def review_mcp_server(name: str, config: McpServerConfig, approve: Callable[[McpToolOffer], bool]) -> list[McpToolOffer]:
+async def review_mcp_server(server: McpServer, approve: Callable[[McpToolOffer], bool]) -> list[McpToolOffer]:
     """Start an MCP server, ask about each tool that it offers, and keep the decisions. Return the offers.
 
     To be called once the user has seen the command, or the address. Tools that are not offered any more lose their approval.
 
     Args:
-        name: of the server, for errors.
-        config: its section. A relative folder is that of the current one.
+        server: a relative folder is that of the current one.
         approve: decides about a usable tool; False turns it off.
 
     Raises `Unavailable` if the server cannot be reached, `ConfigError` for a program that is not there, or pins that cannot be kept.
     """
-    connection = McpConnection(name, config)
+    connection = McpConnection(server.name, server)
     try:
         offered = await connection.offered()
     finally:
         await connection.release()
-    pins = read_pins(config)
+    pins = read_pins(server)
     approved = {} if pins is None else pins.by_name
     offers = [McpToolOffer(tool, approved.get(tool.name), _problem(tool)) for tool in offered]
-    write_pins(config, [offer.tool for offer in offers if offer.state != "unusable" and approve(offer)])
+    write_pins(server, [offer.tool for offer in offers if offer.state != "unusable" and approve(offer)])
     return offers
 
 

@@ -33,9 +33,9 @@ from .engine import Engine
 from .erasing import Sweeper
 from .operation import Principal
 from .provenance import Origin, current
+from .ranking import Ranking
 from .reading import Matches, MemoryItem, Query, Reader, SearchMode
-from .recall.ranking import Ranking
-from .recall.retrieval import ranks_turns, search_turns
+from .retrieval import ranks_turns, search_turns
 from .sync.keys import SubjectKeys
 from .vectors import WHOLE, Embedder
 from .writing import Edit, ItemWriter

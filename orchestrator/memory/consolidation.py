@@ -11,10 +11,10 @@ import anyio
 from ...protocols import Agent, DeviceState, DeviceStateSource, PowerSource, PrivacyViolation, Side
 from ...protocols.items import Namespace
 from ...protocols.secrets import log_defect
-from ..agents.pool import AgentPool
+from ..agents import AgentPool
 from ..compression import Summarizer
+from ..task import TaskScope, within_scope
 from ..task.stores import ConsolidationConfig, reason_to_wait
-from ..task.task import TaskScope, within_scope
 from ..util.runtime import in_thread
 from .consolidation_journal import ConsolidationJob, ConsolidationJournal, ConsolidationResult, scopes
 from .store import MemoryStore

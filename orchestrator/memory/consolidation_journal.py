@@ -12,8 +12,8 @@ from ...protocols import InvalidRequest, NotFound, VersionConflict
 from ...protocols.items import ItemAddress, Namespace, Tier
 from ..compression import Summarizer
 from ..task.stores import ConsolidationConfig
+from .ranking import EPISODIC, SEMANTIC, Granularity
 from .reading import MemoryItem
-from .recall.ranking import EPISODIC, SEMANTIC, Granularity
 from .store import MemoryStore
 
 CONSOLIDATION: Final = "consolidation"

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import Message, NearfarError, Sensitivity, VersionConflict
 from ...protocols.items import ItemAddress, Namespace, Source
+from ..task import Task, last_words
 from ..task.labels import Integrity, join_labels
 from ..task.results import Result
 from ..task.stores import ConsolidationConfig, RecallConfig
-from ..task.task import Task, last_words
 from ..task.tools import Tool, make_again, tool
 from ..util.arguments import as_tuple, require, wrong_type
+from .episodic import EpisodicMemory, MemoryTurn, TurnKind
 from .operation import Principal
 from .provenance import Origin, Recollection, label_of_recalled, origin_of, recalled_item, running, writing_as
+from .ranking import EPISODIC, TEXT, WORKING, Span, keywords, relevance, span, words
 from .reading import Matches
-from .recall.episodic import EpisodicMemory, MemoryTurn, TurnKind
-from .recall.ranking import EPISODIC, TEXT, WORKING, Span, keywords, relevance, span, words
-from .recall.retrieval import find, render, said
+from .retrieval import find, render, said
 from .writing import ABSENT
 
 if TYPE_CHECKING:

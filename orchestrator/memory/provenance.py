@@ -10,9 +10,9 @@ from pydantic import JsonValue
 
 from ...protocols import Sensitivity
 from ...protocols.items import LEAST_TRUST, TRUST, ItemAddress, Source, Tier, strictest
+from ..task import Task
 from ..task.labels import Integrity, Label, RecalledItem, join_labels
 from ..task.stores import RecallConfig
-from ..task.task import Task
 from .operation import Meta, all_about
 
 if TYPE_CHECKING:

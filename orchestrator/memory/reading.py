@@ -19,7 +19,7 @@ from ..util.text import printable, spell_out
 from .engine import Condition, Engine, Hit, ItemRow, ItemSelection, selects
 from .operation import Principal
 from .provenance import as_believed
-from .recall.ranking import Ranking, depth, fuse, keywords, weigh
+from .ranking import Ranking, depth, fuse, keywords, weigh
 from .vectors import Embedder, query_vector
 from .writing import ARCHIVE_MARK
 

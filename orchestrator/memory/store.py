@@ -20,9 +20,8 @@ from .engine import Engine
 from .erasing import sweep, traces
 from .operation import Sealer
 from .reading import MemoryItem, SearchMode, history
-from .sync import books
+from .sync import Replica, books
 from .sync.keys import SubjectKeys
-from .sync.replica import Replica
 from .transfer import Imported, batches, edits_of, export
 from .vectors import WHOLE, Embedder, ShippedEmbedder, from_index_config
 from .writing import Edit, Value

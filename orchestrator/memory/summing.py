@@ -20,8 +20,8 @@ from ..compression.selection import FUNCTION_WORDS, facts, terms
 from ..task.stores import ConsolidationConfig
 from ..util.runtime import in_thread
 from .consolidation_journal import ALL, ConsolidationJob, ConsolidationResult, JournalAction, JournalEntry
+from .ranking import INDEX, SEARCHABLE, SEMANTIC, TEXT, Granularity, Span, episodic, span
 from .reading import MemoryItem
-from .recall.ranking import INDEX, SEARCHABLE, SEMANTIC, TEXT, Granularity, Span, episodic, span
 
 if TYPE_CHECKING:
     from .engine import Vector

@@ -9,11 +9,11 @@ from typing import Final, cast
 from pydantic import JsonValue, ValidationError
 
 from ...protocols import ConfigError, NearfarError, PrivacyViolation, Sensitivity, Side
+from ..task import Task, last_words
 from ..task.decisions import PROTECTIONS, RESERVED, Arm, ConsideredArm, SelectionDecision
 from ..task.modes import ONLY_TEXT, TEXT_ONLY, Mode, Shape, Strategy, TaskProfile
 from ..task.policy import AutoConfig, Policy
 from ..task.results import Result
-from ..task.task import Task, last_words
 from .outcomes import PRIOR_SCORE, Belief, OutcomeStore, beliefs_about, draw_score, groups_of, inner_mean, mix_beliefs
 from .propensity import BetaWorth, chance_of_best
 from .run_records import Outcome

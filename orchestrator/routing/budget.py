@@ -20,7 +20,7 @@ from threading import Lock
 from typing import Final, Generic, TypeVar
 
 from ...protocols import ConfigError, InvalidRequest
-from ..budgets.book import Commitment
+from ..budgets import Commitment
 from ..task.routing_policy import HOUR
 
 Item = TypeVar("Item", float, tuple[float, float], tuple[float, float, float])
@@ -176,7 +176,15 @@ class FarShareController:
         with self._lock:
             self._recent.add(worth)
             self._luck = self._random.random()
-            self._debt = min(max(self._debt + self._target - went_far, -self._bound), self._bound)
+            self._owe(self._target - went_far)
+
+    def correct(self, *, went_far: bool) -> None:
+        """Count a task for the other side than it was counted for."""
+        with self._lock:
+            self._owe(-1 if went_far else 1)
+
+    def _owe(self, tasks: float) -> None:
+        self._debt = min(max(self._debt + tasks, -self._bound), self._bound)
 
 
 class DollarRateController:

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from ...protocols import Prices, Side, Usage
-from ..agents.pool import Pace, PaceSource, no_pace
+from ..agents import Pace, PaceSource, no_pace
 from ..task.decisions import Estimate, EstimateSource
 from ..task.results import Call
 

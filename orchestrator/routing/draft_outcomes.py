@@ -121,32 +121,43 @@ class ReportedFault:
 
 _MOST_SHOWN: Final = 5
 _MOST_KEPT: Final = 50
+_LISTS: Final = 1024
 
 
 @dataclass(slots=True)
 class Faults:
-    """The faults that reports have named, by class of task. Not for several threads at a time."""
+    """The faults that reports have named, by class of task; private ones by user, too, so that no user's displace those of others.
 
-    _kept: dict[str, list[tuple[int, ReportedFault]]] = field(default_factory=dict)
-    """With the number of reports that named each."""
+    Not for several threads at a time.
+    """
+
+    _kept: dict[tuple[str, str | None], list[tuple[int, ReportedFault]]] = field(default_factory=dict)
+    """By class and user, None for the faults that all may be told: each with the number of reports that named it. The most frequent come
+    first, and of equally frequent ones the latest."""
 
     def add(self, fault: ReportedFault) -> None:
         """Count a fault in its class and those above it. One that was named in like words before is counted there."""
+        whose = None if fault.tier is Tier.SHARED else fault.user
         for name in lineage(fault.task_class) or ("",):
-            known = self._kept.setdefault(name, [])
+            known = self._kept.pop((name, whose), [])
             place = next((place for place, (_, other) in enumerate(known) if _is_same(fault, other)), None)
             count, first = (0, fault) if place is None else known.pop(place)
-            known.append((count + 1, first))
-            known.sort(key=lambda each: -each[0])
-            del known[_MOST_KEPT:]
+            self._kept[name, whose] = sorted([(count + 1, first), *known], key=_frequency)[:_MOST_KEPT]
+        while len(self._kept) > _LISTS:
+            del self._kept[next(iter(self._kept))]
 
     def of(self, task_class: str, *, user: str, reach: Tier) -> list[str]:
         """Return the faults named most often in a class, or in the next wider one of which any is known, that such a run may be told."""
-        known = next((self._kept[name] for name in reversed(lineage(task_class) or ("",)) if name in self._kept), [])
-        return [fault.because for _, fault in known if fault.may_be_told(user, reach)][:_MOST_SHOWN]
+        for name in reversed(lineage(task_class) or ("",)):
+            known = sorted((*self._kept.get((name, None), ()), *self._kept.get((name, user), ())), key=_frequency)
+            if told := [fault.because for _, fault in known if fault.may_be_told(user, reach)]:
+                return told[:_MOST_SHOWN]
+        return []
+
+
+def _frequency(counted: tuple[int, ReportedFault]) -> int:
+    return -counted[0]
 
 
 def _is_same(fault: ReportedFault, other: ReportedFault) -> bool:
-    return (fault.tier, fault.user) == (other.tier, other.user) and mean_same(
-        Answer.of_whole(fault.because), Answer.of_whole(other.because), embedder=lambda: None
-    )
+    return fault.tier is other.tier and mean_same(Answer.of_whole(fault.because), Answer.of_whole(other.because), embedder=lambda: None)

@@ -19,13 +19,13 @@ from ...protocols import (
     Usage,
 )
 from ...protocols.steps import Value
-from ..budgets.book import MEASURES, BudgetBook, BudgetScope, Spent
+from ..budgets import MEASURES, BudgetBook, BudgetScope, Spent
+from ..task import Needs, Task
 from ..task.decisions import AgentEstimate, ConsideredAgent, Estimate, EstimateSource
 from ..task.modes import CLOUD_LIKE, FAR_FIRST, ONLY_TEXT, SUPERVISED, TEXT_ONLY, AgentView, Mode, Strategy, language_of, primary_language
 from ..task.policy import Policy
 from ..task.routing_policy import HOUR, AmountsConfig, LimitsConfig, ObjectiveConfig, RouterConfig
 from ..task.rules import RESTRICTIONS, Ruling
-from ..task.task import Needs, Task
 from .steering import OUT_OF_REACH
 
 if TYPE_CHECKING:
@@ -380,10 +380,6 @@ def languages_of(task: Task) -> frozenset[str | None]:
         return frozenset({primary_language(task.language)})
     texts = [message.text for message in task.messages if message.role == "user"]
     return frozenset(language_of(text) for text in [*texts, *([task.context] if task.context else [])] if text.strip())
-
-
-PLAN_TOKENS: Final = 300
-"""Tokens of a plan."""
 
 
 class JudgedAgent(NamedTuple):

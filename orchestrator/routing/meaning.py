@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import ConfigError, JsonSchema
-from ..task.evidence import AnswerSource
+from ..task.decisions import AnswerSource
 from .answers import Answer
 from .quantities import NUMBER_WORDS, UNSIGNED, fraction_of
 

@@ -17,18 +17,16 @@ from threading import RLock
 from typing import Final
 
 from ...protocols.items import Tier
-from ..agents.pool import PaceSource, no_pace
+from ..agents import PaceSource, no_pace
 from ..task.decisions import Arm
 from ..task.modes import TaskProfile
 from ..task.results import JudgedProposal
-from .agreement import AgreementRates
 from .costs import Group, RunningEstimates, lineage, nested
 from .draft_outcomes import EscalatedDraft, Faults, ReportedFault, ScoredDraft, correction_for
-from .efforts import Efforts, ReasonedStep
-from .familiarity import Familiarity
+from .habits import AgreementRates, Efforts, ReasonedStep
 from .run_records import Outcome
 from .success import Correction, Drift, DriftDetector
-from .task_classes import TaskClasses
+from .task_classes import Familiarity, TaskClasses
 from .traces import Known, ScoredAnswer, read_outcomes
 
 logger = logging.getLogger(__name__)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import Capabilities, ConfigError, Prices, Sensitivity, Side
-from ..task.modes import CLOUD_LIKE, Mode, Strategy
+from ..task import Needs
+from ..task.modes import CLOUD_LIKE, SUPERVISED, Mode, Strategy
 from ..task.policy import PRESETS, OnDoubt, OnFinding, Policy, Preset
 from ..task.roles import PREFIX, ROLE_NAME, Role, Team
 from ..task.routing_policy import FallbackTrigger
 from ..task.rules import RESTRICTIONS, Range, Rule, When, is_of_class
-from ..task.task import Needs
 from ..util.plugins import find_plugins, has_plugin
-from .cards import opinions_of
+from .drafts import opinions_of
 from .eligibility import SIDES_OF_MODE, PolicyFinding, eligible
 from .escalation import Escalation
 from .head import read_card
@@ -328,12 +328,14 @@ def _on_settings(policy: Policy) -> Iterator[PolicyFinding]:
     router = policy.router
     strategies = {policy.strategy, *(rule.strategy for rule in policy.rules)}
     strategies |= {policy.subtasks.strategy} if Strategy.SUBTASKS in strategies else set()
-    steers = router.has_budget or router.threshold
-    if steers and strategies.isdisjoint((Strategy.ROUTE, Strategy.CASCADE, Strategy.AUTO)):
-        yield _warning("policy.router", f"threshold and budget only steer strategies route and cascade, not {policy.strategy}")
+    steered = {Strategy.ROUTE, Strategy.CASCADE, Strategy.AUTO}
+    if router.threshold and strategies.isdisjoint(steered):
+        yield _warning("policy.router.threshold", f"it only steers strategies route and cascade, not {policy.strategy}")
+    if router.has_budget and strategies.isdisjoint(steered | SUPERVISED):
+        yield _warning("policy.router", f"a budget only steers strategies route, cascade, pevr and eva, not {policy.strategy}")
     if router.explore_share and Strategy.ROUTE not in strategies:
         yield _warning("policy.router.explore_share", f"only strategy route explores, not {policy.strategy}")
-    if (steers or router.explore_share) and policy.mode is not Mode.AUTO:
+    if (router.threshold or router.has_budget or router.explore_share) and policy.mode is not Mode.AUTO:
         yield _warning("policy.router", f"threshold, budget and exploration only steer mode auto, not {policy.mode}")
     if router.threshold and router.has_budget:
         yield _warning("policy.router.threshold", "it has no effect: the budget moves the threshold")

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Final
 
 from ...protocols import ConfigError, Side
-from ..budgets.book import Commitment
+from ..budgets import Commitment
 from ..task.decisions import AgentEstimate, ConsideredAgent, Estimate, EstimateSource, RouteDecision
 from ..task.modes import Mode, Strategy
 from ..task.routing_policy import DAY, RouterConfig
@@ -177,7 +177,8 @@ class Steering:
     def steer(
         self, decision: RouteDecision, settings: RouterConfig, *, quality: float, commitments: list[Commitment] | None = None
     ) -> RouteDecision:
-        """Return the decision as it is carried out, which the budget takes into account. A draft is counted when it is judged.
+        """Return the decision as it is carried out, which the budget takes into account. A draft is counted when it is judged, and a
+        supervised task where its supervisor would first be asked.
 
         Args:
             quality: what the objective gives for success.
@@ -186,7 +187,7 @@ class Steering:
         is_free = decision.mode is Mode.AUTO and not decision.is_bound
         if decision.strategy is Strategy.ROUTE and is_free and settings.explore_share and not settings.shadow:
             decision = self._explored(decision, settings, quality)
-        if not _is_draft(decision):
+        if not _is_draft(decision) and not is_supervision_weighed(settings, decision):
             self._observe_first(decision, settings, commitments, is_free=is_free and decision.strategy in _FREE)
         return _in_shadow(decision) if settings.shadow else decision
 
@@ -220,6 +221,12 @@ class Steering:
         else:
             known = None if option.dollars is None else option.dollars.value
             controller.observe(worth, went_far=went_far, dollars=known if went_far else 0.0, forced=is_forced)
+
+    def correct(self, settings: RouterConfig, *, went_far: bool) -> None:
+        """Count a task for the other side than it was counted for. Budgets of dollars and qualities are told by bills and reports."""
+        controller = self._controller(settings)
+        if isinstance(controller, FarShareController):
+            controller.correct(went_far=went_far)
 
     def _explored(self, decision: RouteDecision, settings: RouterConfig, quality: float) -> RouteDecision:
         prospects = [_prospect(each, decision.threshold or 0.0, quality) for each in decision.considered if each.objection is None]
@@ -304,6 +311,12 @@ def _is_draft(decision: RouteDecision) -> bool:
     """Return whether the first agent's draft is judged, and a far agent may take over: the task is placed by then."""
     following = decision.considered[1:2]
     return decision.judged and decision.mode is Mode.AUTO and any(each.side is Side.FAR and each.objection is None for each in following)
+
+
+def is_supervision_weighed(settings: RouterConfig, decision: RouteDecision) -> bool:
+    """Return whether a budget chooses if the supervisor is asked: a far one, under which a near agent works."""
+    is_free = decision.mode is Mode.AUTO and settings.has_budget and not settings.shadow
+    return is_free and any(each.agent == decision.supervisor and each.side is Side.FAR for each in decision.considered)
 
 
 def _best(decision: RouteDecision, side: Side) -> AgentEstimate | None:

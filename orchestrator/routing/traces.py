@@ -15,13 +15,12 @@ from pydantic import Field, ValidationError
 
 from ...protocols import ConfigError, Sensitivity, Side, ToolSpec
 from ...protocols.steps import Value
-from ..task.decisions import RouteDecision
-from ..task.evidence import Arbitration, ExtractedAnswer, VerifiedDraft, WeighedDraft
+from ..task import Task, last_words
+from ..task.decisions import Arbitration, ExtractedAnswer, RouteDecision, VerifiedDraft, WeighedDraft
 from ..task.results import JudgedProposal, Result
-from ..task.task import Task, last_words
-from ..util.json_text import append_line, read_lines
+from ..util.text import append_line, read_lines
 from .draft_outcomes import EscalatedDraft, ReportedFault, ScoredDraft, escalated_drafts, reported_drafts
-from .efforts import ReasonedStep, reasoned_steps
+from .habits import ReasonedStep, reasoned_steps
 from .run_records import Outcome, RunRecord, outcomes_of
 
 

@@ -23,8 +23,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from ...protocols import Cancelled, StoreUnavailable, Unsupported
 from ..storage import DatabaseSession, TableDatabase, Writer
 from ..util.runtime import in_thread
-from .leases import check_lease
-from .run import (
+from . import (
     EPOCH,
     LEAST_BYTES,
     PART,
@@ -37,6 +36,7 @@ from .run import (
     with_attachments,
     without_attachments,
 )
+from .leases import check_lease
 
 _KINDS: Final = ("bytearray", "bytes", "msgpack", "null")
 """Kinds of serialized values; the serializer would read others."""

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from ...protocols import ApprovalRequest, InvalidRequest, LedgerConflict, StoreError, ToolResult
 from ..storage import DatabaseSession, Rows, TableDatabase, Tables
 from ..storage.sqlite import guarded_transaction
-from .run import damaged_run
+from . import damaged_run
 
 Keep = Callable[[DatabaseSession, ToolResult], None]
 """Records the result within the transaction."""

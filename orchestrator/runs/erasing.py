@@ -18,7 +18,7 @@ from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
 from ..task.stores import RunsConfig, calls_folder
 from ..tracing import TraceStore
-from ..util.json_text import drop_lines
+from ..util.text import drop_lines
 from .sessions import with_later_turns
 from .store import FILE, RunStore
 
@@ -63,7 +63,7 @@ def _erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:
 
 
 def _erase_privacy(config: RunsConfig, runs: Sequence[str]) -> None:
-    from ..safety.privacy_records import PrivacyRecords
+    from ..safety.outbound_filter import PrivacyRecords
 
     if (config.folder / "privacy.db").exists():
         with closing(PrivacyRecords(config.folder, keep=config.keep)) as records:
@@ -74,7 +74,7 @@ def _erase_privacy(config: RunsConfig, runs: Sequence[str]) -> None:
 
 def _erase_budgets(config: RunsConfig, runs: Sequence[str]) -> None:
     """Forget the budgets of runs, since names of tasks are the app's own words."""
-    from ..budgets.book import open_budgets
+    from ..budgets import open_budgets
 
     if config.postgres_variable is not None or (config.folder / "budgets.db").exists():
         with closing(open_budgets(config)) as book:

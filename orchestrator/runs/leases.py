@@ -15,8 +15,8 @@ from ..storage import DatabaseSession, TableDatabase, Tables
 from ..storage.owners import Owner
 from ..task.results import Attempt, Result
 from ..util.runtime import in_thread
+from . import Lease, Run, RunFailure, parse_record
 from .ledger import pending_requests
-from .run import Lease, Run, RunFailure, parse_record
 
 if TYPE_CHECKING:
     from .store import RunStore

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 from ...protocols import ApprovalNeeded, ApprovalRequest, NearfarError, NotFound, ToolCall, ToolResult
 from ..storage import DatabaseSession, TableDatabase
 from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of
-from ..util.json_text import digest
 from ..util.runtime import in_thread
+from ..util.text import digest
+from . import nested_scope, parse_record
 from .effects import EffectEntry, EffectIntent, EffectRecords, EffectState
-from .run import nested_scope, parse_record
 from .tool_calls import GUARDED, REPEATABLE, Occurrence, Overdue, RunningCall, mark_looked_up, still_running_result
 
 if TYPE_CHECKING:
-    from .run import Lease
+    from . import Lease
     from .store import RunStore
 
 

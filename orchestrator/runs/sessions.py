@@ -19,7 +19,7 @@ from ..storage import Tables
 from ..task.labels import Label, join_labels
 from ..task.results import Result, SideUsage
 from ..util.runtime import in_thread
-from .run import RunState, damaged_run
+from . import RunState, damaged_run
 
 if TYPE_CHECKING:
     from .store import RunStore

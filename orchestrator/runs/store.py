@@ -16,9 +16,9 @@ from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
 from ..task.stores import RunsConfig
 from ..util.runtime import in_thread
+from . import ATTACHMENTS, VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged_run, parse_record, title
 from .effects import TABLES as EFFECTS
 from .leases import LocalOwners, Owners, SharedOwners, check_lease
-from .run import ATTACHMENTS, VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged_run, parse_record, title
 from .sessions import RESPONSES, SESSIONS
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pydantic_core import PydanticSerializationError
 
 from ...protocols import InvalidRequest, ToolCall, ToolResult
 from ..task.tools import LOOKED_UP, UNKNOWN, Effect, Repetition, Tool, outcome_of, track_repetition
-from ..util.json_text import canonical, digest
 from ..util.runtime import in_thread
+from ..util.text import canonical, digest
 from .effects import AlreadyDone, EffectConnection, TransactionEnded, begin_in_file
 
 REPEATABLE: Final = frozenset({Effect.READ, Effect.IDEMPOTENT})

@@ -16,11 +16,11 @@ from typing import Final, Literal
 from ...protocols import InvalidRequest, Message, Sensitivity, ToolCall, ToolResult
 from ...protocols.items import Tier
 from ...protocols.steps import Value
+from ..task import Task
+from ..task.events import CallerTool
 from ..task.labels import OF_CONTEXT, OPEN, Chosen, Integrity, Label, join_labels, may_go, named_tools
 from ..task.policy import OnDoubt
-from ..task.task import Task
 from ..task.tools import Effect, Tool
-from ..task.turns import CallerTool
 from .plan_matching import PlanMatcher, is_quoted, quote_data
 from .plan_parser import PlanCall, find_plan_problem, parse_plan, signatures_of, split_calls
 from .provenance import TrustedTexts, untrusted_arguments

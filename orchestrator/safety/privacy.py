@@ -3,6 +3,8 @@
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Final, NoReturn, TypeVar
 from uuid import uuid4
@@ -12,15 +14,14 @@ from pydantic import Field
 from ...protocols import Message, PrivacyViolation, ProviderState, Sensitivity, Side, StepRequest, StoreError
 from ...protocols.items import Tier
 from ...protocols.steps import Value
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
+from ..task import Task
 from ..task.labels import OPEN, Label, may_go
 from ..task.policy import OnFinding, PrivacyConfig
-from ..task.task import Task
 from ..util.runtime import in_thread
 from .detection import UNCHECKED, Detector, PrivateFinding
-from .outbound_filter import OutboundFilter, OutboundRequest, OwnMessages, not_logged
+from .outbound_filter import OutboundFilter, OutboundRequest, OwnMessages, RunRecords, not_logged
 from .placeholders import Placeholders, map_request_texts, map_texts, texts_of, texts_said
-from .privacy_records import RunRecords
 from .scanner import REACH, Findings, KnownSecrets, OutboundScanner, normalize
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,17 @@ class RunPrivacy:
         public = [*texts_of(task.messages), *instructions]
         is_declared = "sensitivity" in task.stated and task.policy.sensitivity is Sensitivity.PUBLIC
         return cls(task.policy.privacy, public, records=records, recent=recent, begun=_begun(task.messages), is_declared=is_declared)
+
+    def aside(self) -> "RunPrivacy":
+        """Return the privacy of messages apart from this run's conversation, with the same secrets and placeholders.
+
+        The run may never come to what they tell an agent: what is held back there leaves no trace in it, not even on record.
+        """
+        _ = self.known_secrets  # computed before the copy, which then shares them
+        aside = copy(self)
+        aside._records = None
+        aside._filter = replace(self._filter, records_held=False)
+        return aside
 
     @cached_property
     def known_secrets(self) -> KnownSecrets:

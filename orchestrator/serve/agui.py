@@ -26,10 +26,10 @@ from ..task.events import (
     ToolStarted,
 )
 from ..task.results import Attempt, Call, Result
-from ..util.json_text import digest
+from ..util.text import digest
+from .callers import BY_POLICY, read_options, turn_options
 from .dialect import common_headers
 from .endpoint import Exchange
-from .options import BY_POLICY, read_options, turn_options
 from .sse import event
 
 PROTOCOL: Final = "1.0"

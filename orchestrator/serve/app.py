@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from ...protocols import ConfigError, NotFound
 from ...protocols.access import Access
 from ...protocols.address import parse_address
-from ...protocols.tokens import Scope
+from ...protocols.security import Scope
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..runs.sessions import KeptResponses

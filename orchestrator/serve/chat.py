@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from ...protocols import FinishReason, JsonSchema, NearfarError, ToolCall, ToolChoice, Usage
-from ..task.turns import Speaker, Turn
+from ..task.events import Speaker, Turn
 from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect, turn_object
 from .requests import (
     BadField,

@@ -15,10 +15,10 @@ from ...protocols import Message, NearfarError, ToolChoice, ToolSpec
 from ..compose.hub import CallerConfig
 from ..hybrid.arguments import TurnOptions
 from ..hybrid.hybrid import Hybrid
+from ..task.events import Speaker, Turn
 from ..task.results import SideUsage
-from ..task.turns import Speaker, Turn
-from ..util.json_text import digest
-from .options import RequestOptions, read_options, turn_options
+from ..util.text import digest
+from .callers import RequestOptions, read_options, turn_options
 from .requests import Body
 from .sse import COMMENT
 

@@ -14,12 +14,11 @@ from starlette.datastructures import Headers
 from ...protocols import InternalError, Message, NearfarError
 from ...protocols.propagation import TRACEPARENT, continued_trace
 from ...protocols.secrets import log_defect
-from ...protocols.security import Identity
-from ...protocols.tokens import Scope
+from ...protocols.security import Identity, Scope
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
-from ..task.task import as_messages
-from ..task.turns import Speaker, Turn, TurnFinished, TurnText
+from ..task import as_messages
+from ..task.events import Speaker, Turn, TurnFinished, TurnText
 from ..util.text import tokens_at_most
 from .callers import Callers
 from .dialect import SCHEMA, AskedOfTurn, Incoming, TurnDialect, common_headers, speaker_headers, turn_headers

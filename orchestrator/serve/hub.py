@@ -28,13 +28,12 @@ from ...protocols.errors import MAPPINGS, travelling_class
 from ...protocols.hub import Hub
 from ...protocols.hub_session import WorkerSession, registration_from_proto
 from ...protocols.limits import FRAME_BYTES, REGISTRATION_SECONDS
-from ...protocols.security import check_exposure
-from ...protocols.tokens import Scope
+from ...protocols.security import Scope, check_exposure
 from ...protocols.v1 import hub_pb2 as pb
 from ..compose.hub import PageModel, ServeConfig
+from . import serve_app
 from .callers import Callers
 from .requests import openai_error, status_of
-from .server import serve_app
 
 logger = logging.getLogger(__name__)
 

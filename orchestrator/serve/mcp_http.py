@@ -12,7 +12,7 @@ from ...protocols import NearfarError
 from ...protocols.access import Access
 from ...protocols.address import parse_address
 from ...protocols.security import Identity
-from ...protocols.tokens import Scope as TokenScope
+from ...protocols.security import Scope as TokenScope
 from ..compose.hub import ServeConfig
 from ..hybrid.hybrid import Hybrid
 from ..util.runtime import cancel_task, in_thread

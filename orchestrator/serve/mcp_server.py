@@ -23,8 +23,7 @@ from pydantic import BaseModel, Field
 
 from ...protocols import ApprovalNeeded, ApprovalRequest, ConfigError, NearfarError, NotFound, Sensitivity, Side
 from ...protocols.access import Access
-from ...protocols.security import IDENTITY, Identity
-from ...protocols.tokens import Scope
+from ...protocols.security import IDENTITY, Identity, Scope
 from ..compose.hub import ServeConfig
 from ..hybrid.arguments import TaskOptions
 from ..hybrid.hybrid import Hybrid
@@ -36,8 +35,7 @@ from ..task.results import Result
 from ..tracing.page import rows_of
 from ..util.runtime import in_thread, run_in_daemon_thread
 from ..util.text import spell_out
-from .callers import ADMISSION_KEY, AdmittedCaller
-from .options import BY_POLICY, RequestOptions, turn_options
+from .callers import ADMISSION_KEY, BY_POLICY, AdmittedCaller, RequestOptions, turn_options
 
 if TYPE_CHECKING:
     import anyio

@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from ...protocols import FinishReason, NearfarError, ToolCall, Usage
-from ..task.turns import Speaker, Turn
+from ..task.events import Speaker, Turn
 from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect, turn_object
 from .endpoint import Exchange, answer_count
 from .requests import (

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from ...protocols import ModelNotFound, Unavailable, Usage
+from ..agents import AgentHandle
 from ..agents.breaker import BreakerState
-from ..agents.pool import AgentHandle
 from ..compose.hub import list_workers
 from ..hybrid.arguments import TaskOptions, TurnOptions
 from ..hybrid.hybrid import Hybrid
-from ..task.turns import Turn
+from ..task.events import Turn
 from ..util.embedding import MAXIMUM_TOKENS, NAME, WIDTH, MiniLmEmbedder
 from ..util.runtime import in_thread
+from .callers import BY_POLICY, PREFIX, model_names
 from .endpoint import Exchange
-from .options import BY_POLICY, PREFIX, model_names
 from .requests import BadField, UnsupportedField, field, ignored, warning
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from ...protocols import (
 )
 from ...protocols.errors import QuotaExceeded, is_retryable
 from ...protocols.limits import FIRST_MESSAGE_SECONDS, JSON_DEPTH, MESSAGES
-from ..task.sampling import Sampling
+from ..task import Sampling
 
 
 class BadField(InvalidRequest):

@@ -10,7 +10,7 @@ import orjson
 
 from ...protocols import FinishReason, InvalidRequest, NearfarError, Sensitivity, ToolCall, Usage
 from ..runs.sessions import Chain, KeptResponse, KeptResponses, item_id
-from ..task.turns import Speaker, Turn
+from ..task.events import Speaker, Turn
 from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect, turn_object
 from .endpoint import Exchange, answer_count
 from .requests import Fields, field, openai_error, opening_of, required_text, wrong

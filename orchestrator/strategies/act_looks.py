@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import Message, Side, StepRequest, ToolCall
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..routing.answers import agree
 from ..routing.call_looks import (
     call_check,
@@ -26,10 +26,10 @@ from ..routing.drafts import DraftChoice
 from ..routing.escalation import Action, Escalation
 from ..routing.looks import CONFIDENCE, FREE, GROUNDING, SCHEMA, Signal, token_confidence
 from ..runs.tool_calls import canonical_arguments
-from ..task.evidence import ActLook
+from ..task import last_words
+from ..task.decisions import ActLook
 from ..task.policy import Verdict
 from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import last_words
 from ..task.tools import Tool
 from .calls import CallLog, TaskRuntime
 from .judging import draft_choice, near_agent

@@ -44,21 +44,21 @@ from ...protocols import (
     Usage,
     stream,
 )
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
+from ..budgets import Spent
 from ..budgets.account import Allowance
-from ..budgets.book import Spent
 from ..safety.outbound_filter import Listener, OutboundRequest, PlaceholderStream
 from ..safety.privacy import RunPrivacy
+from ..task import Task, with_instructions
 from ..task.events import AgentText, CallEnded, TaskEvent, ToolStarted
 from ..task.labels import Label
 from ..task.policy import Cause, Verdict
 from ..task.results import STEP, AskedReasoning, Call, price
 from ..task.routing_policy import FallbackConfig, IdleTimeouts
-from ..task.task import Task, with_instructions
 from ..tracing.observing import AskedStep, EndedStep
 from ..tracing.recorder import RunTrace, TracedStep
 from ..util.runtime import is_untraced, untrace_nodes, untraced, without_callbacks
-from .own_tools import require_own_tools
+from .prompts import require_own_tools
 from .state import Json, TaskContext, TaskState, as_json, label_of, value_of
 
 TaskRuntime = Runtime[TaskContext]
@@ -202,14 +202,14 @@ class CallLog:
         self._before = state["calls"]
         self._task = state["task"]
         self._label = label_of(state)
-        self._runtime = runtime
+        self.runtime = runtime
         self.made: list[Call] = []
         """The calls of this node, in the order in which they ended."""
 
-    async def _reserved(self, request: StepRequest, card: AgentCard) -> tuple[StepRequest, Allowance | None]:
+    async def _reserved(self, request: StepRequest, card: AgentCard, *, is_extra: bool) -> tuple[StepRequest, Allowance | None]:
         """Reserve the budget for a call, and return the request within it. There is none if the task has no account."""
-        account = None if self._runtime.context is None else self._runtime.context.account
-        allowance = None if account is None else await account.reserve(request, card)
+        account = None if self.runtime.context is None else self.runtime.context.account
+        allowance = None if account is None else await account.reserve(request, card, is_extra=is_extra)
         return request if allowance is None else allowance.request, allowance
 
     async def _end(
@@ -222,7 +222,7 @@ class CallLog:
         self.made.append(call)
         if allowance is not None:
             await allowance.settle(spent_by(call, allowance.most if is_lost else None))
-        emit(self._runtime, CallEnded(call=call))
+        emit(self.runtime, CallEnded(call=call))
 
     @property
     def as_json(self) -> list[Json]:
@@ -257,8 +257,8 @@ class CallLog:
         """
         agent, idle = await handle.open(), self._idle_timeouts(handle, request)
         outbound = await self._filtered(handle, agent.card, request, label or self._label, role=role)
-        request, reasoning = self._with_effort(outbound.request, agent.card, handle, STEP if is_extra else role)
-        request, allowance = await self._reserved(request, agent.card)
+        request, reasoning = self._with_effort(outbound.request, agent.card, handle, STEP if is_extra and handle.side is Side.FAR else role)
+        request, allowance = await self._reserved(request, agent.card, is_extra=is_extra)
         traced = self._traced(handle, agent.card, request, role)
         listening = _Listening(None if listener is None else outbound.listener(listener), reasoning)
         verdict: Verdict | None = None
@@ -305,7 +305,7 @@ class CallLog:
         self, request: StepRequest, card: AgentCard, handle: AgentHandle, role: str
     ) -> tuple[StepRequest, AskedReasoning | None]:
         """Return the request as a policy has it whose effort is a share of what is usual, and what that asks of the step."""
-        given: TaskContext | None = self._runtime.context
+        given: TaskContext | None = self.runtime.context
         share = self._task["policy"]["effort"]
         if given is None or given.efforts is None or not isinstance(share, float) or share == 1:
             return request, None
@@ -319,7 +319,7 @@ class CallLog:
 
     @property
     def _trace(self) -> RunTrace | None:
-        given: TaskContext | None = self._runtime.context
+        given: TaskContext | None = self.runtime.context
         return None if given is None else given.trace
 
     async def _hear(
@@ -359,7 +359,7 @@ class CallLog:
 
     @cached_property
     def _privacy(self) -> RunPrivacy:
-        given: TaskContext | None = self._runtime.context
+        given: TaskContext | None = self.runtime.context
         known = None if given is None else given.privacy
         return known if known is not None else RunPrivacy.of(value_of(Task, self._task))
 

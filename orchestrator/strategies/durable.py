@@ -22,9 +22,7 @@ from ...protocols import (
     RunBusy,
     StoreError,
 )
-from ..runs.leases import CancellationWatch
-from ..runs.ledger import EffectLedger, approval_error, open_ledger, record_decisions
-from ..runs.run import (
+from ..runs import (
     Bounds,
     KeptTask,
     Lease,
@@ -37,10 +35,12 @@ from ..runs.run import (
     find_tightened_since,
     thread_config,
 )
+from ..runs.leases import CancellationWatch
+from ..runs.ledger import EffectLedger, approval_error, open_ledger, record_decisions
 from ..runs.store import RunStore
 from ..runs.tool_calls import Overdue
+from ..task import Task, read_output
 from ..task.results import Result
-from ..task.task import Task, read_output
 from ..util.runtime import in_thread, untraced
 from .state import TaskContext, graph_input
 

@@ -12,15 +12,16 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
 from ...protocols import ConfigError, DeadlineExceeded, InvalidOutput, Message, Side, Stalled, StepReply
-from ..agents.pool import AgentPool
-from ..budgets.book import Spent
+from ..agents import AgentPool
+from ..budgets import Spent
 from ..memory.provenance import Recollection
+from ..routing import Router
 from ..routing.call_looks import text_of_calls
 from ..routing.costs import StepTaken
 from ..routing.escalation import Escalation
-from ..routing.router import Router
 from ..runs.tool_calls import Occurrences
 from ..safety.guard import CallContext, initial_label
+from ..task import Task
 from ..task.context import asking, calling_for
 from ..task.events import ApprovalAsked, Routed, ToolFinished
 from ..task.labels import Chosen, Label, join_labels, label_of_stranger
@@ -28,16 +29,14 @@ from ..task.modes import Strategy
 from ..task.results import Call
 from ..task.roles import HandOff, Team
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
-from ..task.task import Task
 from ..task.tools import Tool
-from ..util.json_text import canonical
 from ..util.plugins import Plugin, find_plugin
+from ..util.runtime import in_one_node
+from ..util.text import canonical
 from .act_looks import ActJudging, ActNodes
-from .arbitration import end_arbitrated
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, running_tool
-from .failing import correct, give_up, warn_of_refusal
-from .hedging import Hedge, hedge_of
-from .judging import judged
+from .hedging import Hedge, correct, give_up, hedge_of, warn_of_refusal
+from .judging import end_arbitrated, judged
 from .navigation import NavigatorNodes
 from .near_path import near_path
 from .state import (
@@ -194,7 +193,7 @@ class TaskNodes:
         # Who sums up is on this device and reads all: what they write of what is covered here may not leave.
         summarizer = summarizer_of(self.pool, turn, log) if label is None else None
         ask = partial(ask, label=label)
-        if label is None and context.ahead is not None and (path := near_path(turn, self, runtime)) is not None:
+        if label is None and context.ahead is not None and (path := near_path(turn, self, runtime, request)) is not None:
             reply = await fitting.ask(request, partial(context.ahead.ask, path, ask, log, listener=listener), summarizer)
             return reply, {**fitting.noted, "speculation": as_json(context.ahead.figures)}
         reply = await fitting.ask(request, ask, summarizer)
@@ -371,7 +370,7 @@ def build_pevr(nodes: TaskNodes) -> TaskGraphBuilder:
     add_node(graph, "look", ActNodes(nodes).look, after_act, ["tools", "verify", "judge"])
     add_node(graph, "tools", nodes.run_tools, after_tools, ["verify", "act"])
     add_node(graph, "verify", supervisor.verify, after_verify, ["act", "tools", "judge"])
-    graph.add_node("judge", nodes.judge)
+    graph.add_node("judge", supervisor.judge)
     graph.add_edge(START, "route")
     graph.add_edge("judge", END)
     return graph
@@ -467,27 +466,37 @@ class Graphs:
         self._team = team
         self._checkpointer = checkpointer
         self._store = store
-        self._compiled: dict[Builder, TaskGraph] = {}
-        self._of_roles: dict[str, TaskGraph] = {}
+        self._compiled: dict[Builder | str, TaskGraph] = {}
+        """By the builder of a strategy, or the role that a task begins with."""
+        self._serving: dict[Builder | str, TaskGraph] = {}
+        """The same in one node each."""
 
     def __getitem__(self, strategy: Strategy) -> TaskGraph:
         """Return the graph of a strategy. Raises what `builder_of` raises."""
-        build = builder_of(strategy)
-        if build not in self._compiled:
-            self._compiled[build] = self._compile(build(self._nodes))
-        return self._compiled[build]
+        return self._whole(builder_of(strategy))
 
     def of_role(self, name: str) -> TaskGraph:
         """Return the graph of the roles that work on a task which begins with this one. Raises `InvalidRequest` for an unknown role."""
-        from .roles import build_roles
-
-        if name not in self._of_roles:
-            self._of_roles[name] = self._compile(build_roles(self._nodes, self._team, name))
-        return self._of_roles[name]
+        return self._whole(name)
 
     def of_task(self, task: Task) -> TaskGraph:
-        """Return the graph that serves a task."""
-        return self.of_role(task.role) if task.role else self[task.policy.strategy]
+        """Return the graph that serves a task: in one node, unless a checkpointer keeps its steps or a plugin has made them."""
+        kind = task.role or builder_of(task.policy.strategy)
+        if self._checkpointer is not None or not (task.role or kind in BUILDERS.values()):
+            return self._whole(kind)
+        if kind not in self._serving:
+            self._serving[kind] = self._compile(in_one_node(self._build(kind)))
+        return self._serving[kind]
+
+    def _whole(self, kind: Builder | str) -> TaskGraph:
+        if kind not in self._compiled:
+            self._compiled[kind] = self._compile(self._build(kind))
+        return self._compiled[kind]
+
+    def _build(self, kind: Builder | str) -> TaskGraphBuilder:
+        from .roles import build_roles
+
+        return build_roles(self._nodes, self._team, kind) if isinstance(kind, str) else kind(self._nodes)
 
     def _compile(self, graph: TaskGraphBuilder) -> TaskGraph:
         return TaskGraph.compiled(graph, checkpointer=self._checkpointer, store=self._store, name="nearfar")

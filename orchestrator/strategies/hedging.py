@@ -1,24 +1,38 @@
-"""Hedging: if an agent takes unusually long, the next one is asked at the same time, and the first useful answer is used."""
+"""Attempts that go wrong or take unusually long: a second agent asked at the same time, a second try, and who takes over."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
-from ...protocols import InvalidOutput, NearfarError, StepReply, ToolSpec
-from ..agents.pool import AgentPool
+from ...protocols import (
+    BudgetExceeded,
+    InvalidOutput,
+    Message,
+    NearfarError,
+    NoSuchModel,
+    ProviderAuthError,
+    QuotaExceeded,
+    RequestRefused,
+    StepReply,
+    ToolSpec,
+)
+from ..agents import AgentPool
 from ..routing.costs import RunningEstimates
 from ..safety.outbound_filter import Listener
+from ..task import read_output, tokens_by_length
 from ..task.results import Call
-from ..task.task import tokens_by_length
 from ..util.runtime import cancel_task
 from .calls import CallLog, TaskRuntime
-from .state import TaskState, fresh_start
+from .state import Json, TaskState, as_json, fresh_start, label_of, outcomes_of
+from .tool_calls import done_note
 from .turn import AgentTurn, call_of
 
 T = TypeVar("T")
 
 Asking = Callable[[AgentTurn, Listener | None], Coroutine[Any, Any, tuple[StepReply, TaskState]]]
 """Runs one step of a turn, whose text the listener hears."""
+logger = logging.getLogger(__name__)
 
 
 class Race(Generic[T]):
@@ -165,3 +179,70 @@ def _cost(call: Call | None) -> str:
     if call is None:
         return "nothing"  # it was stopped, or refused, before it was asked
     return "an unknown amount" if call.dollars is None else f"{call.dollars:f} dollars"
+
+
+def give_up(turn: AgentTurn, error: NearfarError, runtime: TaskRuntime, *, is_final: bool = False) -> TaskState:
+    """End the attempt as failed; the next agent takes over, else a draft rejected earlier, else what was said when a budget ended.
+
+    Raises the error where there is none of them. `is_final`: no other agent is to try.
+    """
+    turn.draft = (turn.draft or turn.attempt(None)).model_copy(update={"error": type(error).__name__})
+    problem = f"{type(error).__name__}: {error}"
+    standby = None if turn.is_committed(runtime) else turn.state["standby"]
+    is_last = is_final or not turn.has_successor
+    if is_last and standby is None and isinstance(error, BudgetExceeded) and (said := _said(turn)):
+        return {**turn.end(turn.elapsed(), "accepted", f"{problem}; what was said until then stands", runtime), "messages": said}
+    ended = turn.end(turn.elapsed(), "failed", problem, runtime)
+    if not is_last:
+        return ended
+    if standby is not None:
+        place = turn.state["standby_attempt"]
+        attempts = [*ended["attempts"][:place], _reinstated(ended["attempts"][place], turn.handle.name), *ended["attempts"][place + 1 :]]
+        return {**ended, "messages": standby, "attempts": attempts}
+    for attempt in turn.state["attempts"]:
+        error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
+    if done := done_note(outcomes_of(turn.state), label_of(turn.state), may_read=True):
+        error.add_note(done)
+    raise error
+
+
+def correct(turn: AgentTurn, error: InvalidOutput) -> TaskState:
+    """Show the agent its reply and what was wrong with it; it may try once more."""
+    draft = turn.elapsed()
+    if not turn.is_counted:
+        draft = draft.model_copy(update={"steps": draft.steps + 1})
+    message = Message.user(f"Your last reply could not be used: {error.message}. Reply again.")
+    said = [as_json(Message.assistant(error.text))] if error.text.strip() else []
+    return {"messages": [*turn.state["messages"], *said, as_json(message)], "draft": as_json(draft), "corrected": True}
+
+
+def _said(turn: AgentTurn) -> list[Json]:
+    """Return the conversation up to the agent's last words if they can be an answer; else an empty list."""
+    messages = turn.state["messages"]
+    spoken = [place for place, message in enumerate(messages) if message["role"] == "assistant" and message["text"].strip()]
+    if not spoken or spoken[-1] < len(turn.task.messages):
+        return []
+    text = messages[spoken[-1]]["text"]
+    try:
+        if turn.task.output_schema is not None:
+            read_output(text, turn.task.output_schema, turn.output_model)
+    except InvalidOutput:
+        return []
+    return [*messages[: spoken[-1]], as_json(Message.assistant(text))]
+
+
+def _reinstated(attempt: Json, failed: str) -> Json:
+    """Return a rejected attempt as the accepted one."""
+    return {**attempt, "outcome": "accepted", "reason": f"{attempt['reason']}, but {failed} failed, so the draft stands"}
+
+
+_STANDING = (NoSuchModel, ProviderAuthError, QuotaExceeded, RequestRefused)
+
+
+def warn_of_refusal(agent: str, error: NearfarError, *, role: str = "execute") -> tuple[str, ...]:
+    """Log a warning where `error` is a refusal that waiting does not mend; returns the line for `Result.reasons`, or nothing."""
+    if not isinstance(error, _STANDING):
+        return ()
+    line = f"{agent} was refused in the role {role!r}: {type(error).__name__}: {error}"
+    logger.warning("%s", line)
+    return (line,)

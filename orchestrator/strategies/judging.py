@@ -1,27 +1,35 @@
-"""Evidence about a draft: before it calls a tool that may change something, and at its end, where the next agent may take over."""
+"""Evidence about a draft: before it calls a tool that may change something, and at its end, where the next agent may take over.
 
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+In arbitration, a far agent's answer to an escalated task is a verdict on the draft. Where it is the same answer, the draft ships, and both
+count as right. Where it is not, one of them is wrong. With p and q, the probabilities of a right draft and of a right far answer, the draft
+is wrong because the far answer is right with probability q (1 - p) / (1 - p q); that is the weight of its label, and
+p (1 - q) / (1 - p q) that of the far answer's. They are on record for `nearfar policy train`, marked as what they are, and a report takes
+their place.
+"""
 
-from ...protocols import ConfigError, Message, Side
-from ..agents.pool import AgentHandle, AgentPool
-from ..routing.answers import Answer
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ...protocols import ConfigError, Message, PrivacyViolation, Side
+from ..agents import AgentHandle, AgentPool
+from ..routing import Router
+from ..routing.answers import Answer, agree
 from ..routing.call_looks import judges_texts
-from ..routing.cards import first_day_escalation
-from ..routing.checks import objection
 from ..routing.draft_outcomes import drafts_of, escalated_to, verdicts_of
-from ..routing.drafts import DraftChoice
+from ..routing.drafts import DraftChoice, first_day_escalation
+from ..routing.eligibility import SIDES_OF_MODE
 from ..routing.escalation import Action, Escalation
-from ..routing.looks import FREE, GROUNDING, SCHEMA, Signal, free_findings
+from ..routing.looks import FREE, GROUNDING, SCHEMA, Signal, free_findings, objection
 from ..routing.meaning import cluster_share
-from ..routing.router import Router
-from ..task.evidence import ExtractedAnswer, VerifiedDraft, WeighedDraft
+from ..task import Task, last_words
+from ..task.decisions import AnswerSource, Arbitration, ExtractedAnswer, VerifiedDraft, WeighedDraft
+from ..task.events import AttemptEnded
 from ..task.labels import Label
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS, VerifierKind
-from ..task.task import Task, last_words
-from .calls import CallLog, TaskRuntime
-from .state import TaskContext, TaskState, label_of, value_of
+from .calls import CallLog, TaskRuntime, emit
+from .state import TaskContext, TaskState, as_json, label_of, value_of
 from .turn import AgentTurn
 from .verifying import (
     UNDECIDED,
@@ -38,6 +46,10 @@ from .verifying import (
 
 if TYPE_CHECKING:
     from .graphs import TaskNodes
+
+_LEAST_DIFFERENCE: Final = 1e-9
+_MARKED: Final = (AnswerSource.FIELD, AnswerSource.BOXED, AnswerSource.ANSWER_LINE, AnswerSource.CHOICE)
+"""Parts of a text that say of themselves that they are the answer."""
 
 
 class Judging:
@@ -262,13 +274,18 @@ class Judging:
     async def _judged(self, kind: VerifierKind) -> Verification:
         """Ask the judge for its verdict, corrected by the outcomes of earlier ones."""
         task, handle = self._turn.task, self._judge
+        log = self._log_aside() if kind is VerifierKind.RUBRIC else self._log
         correction = self._router.outcomes.card_correction(verdicts_of(kind))
         verifier = JudgeVerifier(
-            AskedAgent(handle, self._log, kind),
+            AskedAgent(handle, log, kind),
             lambda raw: correction.corrected(handle.name, task.task_class, raw).probability if task.policy.router.learn else raw,
             self._points(kind),
         )
-        found = await verifier.verify(task, [self._text], self._evidence)
+        try:
+            found = await verifier.verify(task, [self._text], self._evidence)
+        finally:
+            if log is not self._log:
+                self._log.made.extend(log.made)
         if found.raw is not None:
             self.verified[kind] = VerifiedDraft(
                 judge=handle.name,
@@ -280,13 +297,22 @@ class Judging:
             )
         return found
 
+    def _log_aside(self) -> CallLog:
+        """Return a log for a judge that is told of faults. They are no words of this run: private ones do not keep it on the device."""
+        privacy = self._context.privacy
+        context = self._context if privacy is None else replace(self._context, privacy=privacy.aside())
+        return CallLog(self._turn.state, self._log.runtime.override(context=context))
+
     @property
     def _judge(self) -> AgentHandle:
-        """The agent that gives verdicts. Raises `ConfigError` for an unknown one."""
-        name = self._turn.task.policy.evidence.judge
+        """The agent that gives verdicts. Raises `ConfigError` for an unknown one, and `PrivacyViolation` for one on a side that the mode
+        leaves out."""
+        name, mode = self._turn.task.policy.evidence.judge, self._turn.task.policy.mode
         found = self._following if name is None else next((handle for handle in self._pool if handle.name == name), None)
         if found is None:
             raise ConfigError(f"there is no agent {name!r} to judge drafts", hint="[policy.evidence] judge names an agent")
+        if found.side not in SIDES_OF_MODE[mode]:
+            raise PrivacyViolation(f"mode {mode} leaves the {found.side} side out, where the judge {found.name} is")
         return found
 
     def _points(self, kind: VerifierKind) -> Points | None:
@@ -333,3 +359,69 @@ def near_agent(pool: AgentPool, name: str) -> AgentHandle:
     if found is None:
         raise ConfigError(f"there is no agent {name!r} on this device to give a second opinion", hint="[other_near.NAME] adds one")
     return found
+
+
+def end_arbitrated(turn: AgentTurn, answer: Attempt, runtime: TaskRuntime) -> TaskState:
+    """Accept an answer that follows another agent's; where it confirms the draft that was escalated, the draft ships in its place.
+
+    The far agent's own answer stands where its user has seen some of it, or where it has called tools.
+    """
+    attempts = [value_of(Attempt, attempt) for attempt in turn.state["attempts"]]
+    ruling = arbitration_of(attempts[-1], answer, turn.task)
+    if ruling is None:
+        return turn.end(answer, "accepted", "the answer stands", runtime)
+    draft = attempts[-1].model_copy(update={"arbitration": ruling})
+    standby = turn.state["standby"]
+    if standby is None or not ruling.confirmed or turn.was_shown(runtime) or _has_called(turn):
+        reason = f"the answer stands; it {'confirms' if ruling.confirmed else 'differs from'} the draft of {draft.agent}"
+        ended = turn.end(answer, "accepted", reason, runtime)
+        return {**ended, "attempts": [*turn.state["attempts"][:-1], as_json(draft), ended["attempts"][-1]]}
+    reason = f"{draft.reason}, but {answer.agent} gives the same answer, so the draft ships"
+    draft = draft.model_copy(update={"outcome": "accepted", "reason": reason})
+    ended = turn.end(answer, "accepted", f"it confirms the draft of {draft.agent}, which ships", runtime)
+    emit(runtime, AttemptEnded(attempt=draft))
+    return {**ended, "attempts": [*turn.state["attempts"][:-1], as_json(draft), ended["attempts"][-1]], "messages": standby}
+
+
+def arbitration_of(draft: Attempt, answer: Attempt, task: Task) -> Arbitration | None:
+    """Return the verdict of an answer on the draft before it; None where no card has weighed the draft, or it was not escalated.
+
+    Texts that differ confirm each other by answers that both have marked, such as by `\\boxed{}` or a field of the schema: the last number
+    of two reports may be the same by chance.
+    """
+    weighed = draft.weighed
+    if weighed is None or draft.outcome != "rejected" or not (draft.answer or "").strip() or answer.side is not Side.FAR:
+        return None
+    confirms = partial(_confirms, answer.answer, task)
+    confirmed = confirms(draft.answer)
+    p = weighed.p_draft if draft.p_right is None else draft.p_right
+    q = weighed.p_far if draft.p_far is None else draft.p_far
+    draft_weight, far_weight = label_weights(p, q, confirmed=confirmed)
+    return Arbitration(
+        by=answer.agent,
+        confirmed=confirmed,
+        draft_weight=draft_weight,
+        far_weight=far_weight,
+        opinions={agent: confirms(opinion) for agent, opinion in draft.opinions.items()},
+    )
+
+
+def _confirms(answer: str | None, task: Task, other: str | None) -> bool:
+    """Return whether an answer says the same as another one."""
+    if agree(answer, other):
+        return True
+    first, second = (Answer.of_text(text, prompt=last_words(task.messages), schema=task.output_schema) for text in (answer, other))
+    return first.agrees(second) and all(each.found is not None and each.found.source in _MARKED for each in (first, second))
+
+
+def label_weights(p_draft: float, p_far: float, *, confirmed: bool) -> tuple[float, float]:
+    """Return the weights of the labels of the draft and of the far answer; `p_draft`, `p_far`: probabilities that they are right."""
+    differ = 1 - p_draft * p_far
+    if confirmed or differ < _LEAST_DIFFERENCE:
+        return 1.0, 1.0
+    return p_far * (1 - p_draft) / differ, p_draft * (1 - p_far) / differ
+
+
+def _has_called(turn: AgentTurn) -> bool:
+    """Return whether the agent has called tools in the attempt under way."""
+    return any(message["tool_calls"] for message in turn.state["messages"][len(turn.task.messages) :])

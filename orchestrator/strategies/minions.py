@@ -29,11 +29,11 @@ from ...protocols import (
     StepRequest,
 )
 from ...protocols.steps import Value
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
+from ..task import Task, read_output, task_text
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.policy import MinionsConfig
 from ..task.results import Attempt, Call
-from ..task.task import Task, read_output, task_text
 from .calls import CallLog, TaskGraphBuilder, TaskRuntime, add_node, emit
 from .panel import Answered, Panel, Question, attempt_with
 from .prompts import (

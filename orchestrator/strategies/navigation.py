@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 from ...protocols import Message, Side
 from ..routing.call_looks import told_in
 from ..routing.navigator import Navigator, navigated
-from ..task.events import EVIDENCE
+from ..task import last_words
+from ..task.events import EVIDENCE, Move
 from ..task.policy import Verdict
 from ..task.results import ToolOutcome
-from ..task.task import last_words
 from .calls import TaskRuntime, emit
+from .planning import Purchase
 from .state import Json, TaskState, value_of
 from .supervised import Oversight, canonical
 from .turn import acts
@@ -37,7 +38,32 @@ class NavigatorNodes:
     async def act(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Let the executor take a turn, and choose how to go on. Raises `ConfigError` for a navigator that cannot be used."""
         after = await self._nodes.act(state, runtime)
-        return {**after, "move": self._move({**state, **after}, runtime)}
+        bought = self._bought({**state, **after}, runtime)
+        return {**after, **bought, "move": self._move({**state, **after, **bought}, runtime)}
+
+    def _bought(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Return the state's update by the budget's choice whether the supervisor is asked, where it is due after the first step."""
+        view = Oversight(state)
+        purchase = Purchase(self._nodes, view, runtime)
+        limit, is_navigated = view.policy.plan_below, view.is_navigated
+        may_ask = view.is_at_first_step and view.is_supervised and view.has_turns_left and (is_navigated or limit is not None)
+        if not may_ask or not (purchase.counts_tasks or (not is_navigated and view.doubt() is not None)):
+            return {}
+        if is_navigated:
+            gain = self._gain(view, runtime)
+        else:
+            gain = None if limit is None else limit - (view.confidence or 0.0)
+        is_made = purchase.is_made(gain)
+        return purchase.noted if is_made else {**purchase.noted, "reasons": [*state["reasons"], purchase.refusal]}
+
+    def _gain(self, view: Oversight, runtime: TaskRuntime) -> float | None:
+        """Return by how much a move that asks the far side is ahead; None: chance chooses the moves."""
+        navigator = self._navigator(view.policy.navigator)
+        if navigator is None:
+            return None
+        evidence = _evidence(view, runtime, self._nodes)
+        worth = navigator.worth([evidence[name] for name in EVIDENCE])
+        return max(worth[move] for move in Move if move is not Move.STEP) - worth[Move.STEP]
 
     def _move(self, state: TaskState, runtime: TaskRuntime) -> str | None:
         view = Oversight(state)
@@ -50,7 +76,7 @@ class NavigatorNodes:
             self._navigator(policy.supervision.navigator),
             [evidence[name] for name in EVIDENCE],
             explore=policy.supervision.explore,
-            asked=view.decision.plan_price / (policy.objective.quality or 1.0),
+            asked=Purchase(self._nodes, view, runtime).price,
         )
         emit(runtime, chosen)
         return chosen.move

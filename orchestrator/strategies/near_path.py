@@ -3,19 +3,19 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import InvalidOutput, Message, Side, StepReply, StepRequest, ToolCall, ToolChoice
 from ...protocols.items import Tier
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..task.labels import Integrity
 from ..task.modes import Strategy
 from ..task.policy import SpeculateConfig
 from ..task.results import JudgedProposal, Speculation, ToolOutcome
-from ..task.tools import Effect, Tool
-from ..util.json_text import canonical
+from ..task.tools import LOOKED_UP, Effect, Tool
+from ..util.text import canonical
 from .calls import CallLog, TaskRuntime
 from .state import Json, TaskContext, TaskState, as_agent_sees, as_json, label_of, outcomes_of, value_of
 from .turn import AgentTurn
@@ -51,7 +51,7 @@ class KeptLookups:
 
         def settle(outcomes: Sequence[ToolOutcome]) -> None:
             for future, outcome in zip(futures, outcomes, strict=False):
-                if outcome.outcome == "done":
+                if outcome.outcome == "done" and not outcome.result.endswith(LOOKED_UP):  # it may have been looked up aside alone
                     future.set_result(outcome.result)
 
         try:
@@ -68,7 +68,8 @@ class KeptLookups:
         found = self._results.pop(_call_key(call), None)
         if found is None:
             return None
-        await asyncio.wait((found,))
+        if not found.done():  # a wait in vain would let the other calls of the message go first
+            await asyncio.wait((found,))
         return None if found.cancelled() else found.result()
 
 
@@ -92,18 +93,25 @@ class NearPath:
     asked what follows: far's reply counts only if the call, once far has made it, says just that.
     """
 
-    def __init__(self, turn: AgentTurn, near: AgentHandle, nodes: "TaskNodes", runtime: TaskRuntime) -> None:
+    def __init__(self, turn: AgentTurn, near: AgentHandle, nodes: "TaskNodes", runtime: TaskRuntime, whole: StepRequest) -> None:
         assert turn.draft is not None, "far's attempt has begun"
         given = nodes.context(runtime)
         self.start: TaskState = {**turn.state, "draft": as_json(turn.draft)}
         self.far = turn.handle
         self.rates = nodes.router.outcomes.agreement
         self.config: SpeculateConfig = turn.task.policy.speculate
-        privacy = None if given.privacy is None else copy(given.privacy)  # what is found in a text that far never asks for is not found
+        privacy = None if given.privacy is None else given.privacy.aside()
         self._context = replace(given, listener=None, outcomes=None, privacy=privacy, keeping=None)
         self.runtime = runtime.override(context=self._context)
         self._near, self._nodes, self._turn = near, nodes, turn
         self._has_guessed = False
+        self._whole = whole
+        own_results = given.tool_checks.own_results
+        self._own_results = None if own_results is None else own_results.aside()
+
+    def is_whole(self, request: StepRequest) -> bool:
+        """Return whether far is sent the conversation as it is. Of a shortened one, near could not tell how the next will be shortened."""
+        return request.messages == self._whole.messages
 
     @property
     def told_before(self) -> Speculation:
@@ -121,6 +129,10 @@ class NearPath:
         made = outcomes_of(self.start)
         self.rates.note_results(self._turn.task.user, [each for each in made[since:] if each.may_have_acted])
         return len(made)
+
+    async def open_near(self) -> None:
+        """Open near. Its model may take longer to load than far's step, at whose end this is cancelled. Raises what opening it raises."""
+        await self._near.open_uncancelled()
 
     async def propose(self, state: TaskState, log: CallLog) -> NearStep | None:
         """Return the call that near proposes; where it would answer, the one that it makes if it has to. None: there is none.
@@ -149,8 +161,8 @@ class NearPath:
         return NearStep(reply.message, proposal)
 
     async def _asked(self, request: StepRequest, log: CallLog, state: TaskState, key: str) -> StepReply:
-        request = request.model_copy(update={"idempotency_key": f"{request.idempotency_key[:110]}/{key}"})
-        return await log.ask(self._near, request, role="speculate", turn=state["acted"])
+        request = ahead_of(request, key, content_of(request))
+        return await log.ask(self._near, request, role="speculate", turn=state["acted"], is_extra=True)
 
     async def followed(self, state: TaskState, said: Message, kept: KeptLookups) -> TaskState | None:
         """Return the state after near's calls; None where one may not run, or what it told may not leave. Raises what the tools raise.
@@ -162,17 +174,20 @@ class NearPath:
         if not all(call.name in texts for call in changing):
             return None
         self._has_guessed = self._has_guessed or bool(changing)
-        checks = replace(self._context.tool_checks, effects=None, approver=None, kept=Acknowledgements(texts), own_results=None)
+        told = Acknowledgements(texts)
+        checks = replace(self._context.tool_checks, effects=None, approver=None, kept=told, own_results=self._own_results)
         dry = self.runtime.override(context=replace(self._context, tool_checks=checks, trace=None, recollection=None))
         draft: Json = {**(state["draft"] or {}), "steps": _steps(state) + 1}
         begun: TaskState = {**state, "messages": [*state["messages"], as_json(said)], "draft": draft}
         with kept.pending(() if self._has_guessed else said.tool_calls) as settle:
             update = await self._nodes.run_tools(begun, dry)
             outcomes = outcomes_of(update)[-len(said.tool_calls) :]
-            settle(outcomes)
+            has_recalled = update.get("recalled", []) != state.get("recalled", [])
+            if not has_recalled:  # what the memory tells comes with labels, which a text alone would lose
+                settle(outcomes)
         after: TaskState = {**begun, **update}
         is_done = all(outcome.outcome == "done" for outcome in outcomes)
-        return after if is_done and label_of(after).tier is Tier.SHARED and after.get("recalled", []) == state.get("recalled", []) else None
+        return after if is_done and label_of(after).tier is Tier.SHARED and not has_recalled else None
 
     def _may_run(self, call: ToolCall) -> bool:
         """Return whether a call may run before far has made it."""
@@ -201,34 +216,45 @@ class NearPath:
         return request
 
 
-def near_path(turn: AgentTurn, nodes: "TaskNodes", runtime: TaskRuntime) -> NearPath | None:
-    """Return the way ahead of the step under way; None where nothing runs ahead of it."""
+def near_path(turn: AgentTurn, nodes: "TaskNodes", runtime: TaskRuntime, whole: StepRequest) -> NearPath | None:
+    """Return the way ahead of the step under way, whose request is `whole` before it is shortened; None where nothing runs ahead of it."""
     context: TaskContext | None = runtime.context
     is_on = turn.decision.strategy is Strategy.SPECULATE and turn.handle.side is Side.FAR
     if context is None or context.ahead is None or not is_on or label_of(turn.state).tier is not Tier.SHARED:
         return None
     near = next((nodes.pool[name] for name in turn.decision.candidates if nodes.pool[name].side is Side.NEAR), None)
-    return None if near is None else NearPath(turn, near, nodes, runtime)
+    return None if near is None else NearPath(turn, near, nodes, runtime, whole)
 
 
 def content_of(request: StepRequest) -> str:
     """Return all of a request that can change its reply as text. Calls are numbered, since their ids mean nothing."""
     numbers: dict[str, str] = {}
-    messages = [_numbered(message.model_dump(mode="json"), numbers) for message in request.messages]
+    messages = [_numbered(message, numbers) for message in request.messages]
     return canonical({**request.model_dump(mode="json", exclude=_NOT_CONTENT), "messages": messages})
+
+
+def ahead_of(request: StepRequest, name: str, content: str) -> StepRequest:
+    """Return the request under a key of its own, which leaves room for more: two conversations may come to a step of one number.
+
+    `content`: that of the request.
+    """
+    digest = sha256(f"{request.idempotency_key} {content}".encode()).hexdigest()[:12]
+    return request.model_copy(update={"idempotency_key": f"{request.idempotency_key[:80]}/{name}-{digest}"})
 
 
 def step_of(message: Message) -> str:
     """Return the content of one step: what it says, and its calls without their ids."""
-    return canonical(_numbered(message.model_dump(mode="json"), {}))
+    return canonical(_numbered(message, {}))
 
 
-def _numbered(message: dict[str, Any], numbers: dict[str, str]) -> dict[str, Any]:
-    calls = [{**call, "id": numbers.setdefault(call["id"], str(len(numbers)))} for call in message.get("tool_calls") or ()]
-    result = message.get("tool_result")
+def _numbered(message: Message, numbers: dict[str, str]) -> dict[str, Any]:
+    told = message.model_dump(mode="json", exclude={"attachments"})
+    calls = [{**call, "id": numbers.setdefault(call["id"], str(len(numbers)))} for call in told["tool_calls"]]
+    result = told["tool_result"]
     if result is not None:
         result = {**result, "call_id": numbers.get(result["call_id"], result["call_id"])}
-    return {**message, "tool_calls": calls, "tool_result": result}
+    attached = [(each.media_type, each.name, sha256(each.data).hexdigest()) for each in message.attachments]
+    return {**told, "tool_calls": calls, "tool_result": result, "attachments": attached}
 
 
 def _call_key(call: ToolCall) -> str:

@@ -6,14 +6,14 @@ from decimal import Decimal
 from typing import Generic, Literal, TypeVar
 
 from ...protocols import Agent, BudgetExceeded, InvalidOutput, JsonSchema, Message, NearfarError, StepRequest, ToolChoice, ToolSpec, Usage
-from ..agents.pool import AgentHandle, AgentPool
+from ..agents import AgentHandle, AgentPool
+from ..task import Task
 from ..task.decisions import RouteDecision
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.results import Attempt, Call, Energy
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
-from ..task.task import Task
 from .calls import CallLog, TaskRuntime, emit, is_heard
-from .failing import warn_of_refusal
+from .hedging import warn_of_refusal
 from .state import TaskState, step_request, value_of
 from .turn import sampled
 

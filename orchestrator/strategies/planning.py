@@ -1,19 +1,21 @@
-"""`Planning`: the plan of a `pevr` task, from an earlier task, from the executor's own draft, else from the supervisor."""
+"""`Purchase`: the budget's choice whether the supervisor of a task is asked. `Planning`: the plan of a `pevr` task, from an earlier task,
+from the executor's own draft, else from the supervisor."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...protocols import InvalidOutput, Message, Side, StepReply, StepRequest, ToolChoice
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
+from ..routing.navigator import SupervisionChoice
+from ..routing.steering import is_supervision_weighed
+from ..task import task_text
 from ..task.events import SupervisorSpoke
 from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import task_text
 from .calls import CallLog, TaskRuntime, emit
 from .prompts import adapt_plan_request, plan_problem, plan_request
-from .state import step_request
+from .state import Json, TaskState, as_json, step_request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from .graphs import TaskNodes
     from .supervised import Oversight
 
@@ -21,14 +23,67 @@ _TRIES = 2
 """A reply that is no plan is asked for once more."""
 
 
+class Purchase:
+    """The choice for one task. It is made once, and counted again where the task went another way in the end."""
+
+    def __init__(self, nodes: "TaskNodes", view: "Oversight", runtime: TaskRuntime) -> None:
+        self._view = view
+        self._is_made = view.decision.is_supervisor_bought
+        self._choice: SupervisionChoice | None = None
+        task, supervisor = view.task, view.decision.supervisor
+        if supervisor is not None and is_supervision_weighed(task.policy.router, view.decision):
+            account = nodes.context(runtime).account
+            commitments = None if account is None else account.commitments
+            prices = nodes.pool[supervisor].prices
+            self._choice = SupervisionChoice(nodes.router.steering, task, view.decision, prices=prices, commitments=commitments)
+
+    @property
+    def counts_tasks(self) -> bool:
+        """A budget chooses in every task, and not only where the supervisor would be asked anyway."""
+        return self._choice is not None and self._choice.counts_tasks
+
+    @property
+    def price(self) -> float:
+        """The worth, in right outcomes, that a budget of dollars asks one call of the supervisor to bring."""
+        return 0.0 if self._choice is None else self._choice.price
+
+    @property
+    def noted(self) -> TaskState:
+        """The state's update that keeps the choice."""
+        if self._is_made is self._view.decision.is_supervisor_bought:
+            return {}
+        return {"decision": as_json(self._view.decision.model_copy(update={"is_supervisor_bought": self._is_made}))}
+
+    @property
+    def refusal(self) -> str:
+        return f"{self._view.decision.supervisor} is not asked, as the budget has better uses; {self._view.executor} goes on alone"
+
+    def is_made(self, gain: float | None = None) -> bool:
+        """Return whether the supervisor may be asked. The first call chooses; `gain`: see `SupervisionChoice.buys`."""
+        if self._choice is not None and self._is_made is None:
+            self._is_made = self._choice.buys(gain)
+        return self._is_made is not False
+
+    def conclude(self, calls: Sequence[Json]) -> None:
+        """Count the task at its end. `calls`: all that were made."""
+        if self._choice is None:
+            return
+        went_far = any(call["side"] == Side.FAR for call in calls)
+        if self._is_made is None:
+            self._choice.pass_by(went_far=went_far)
+        elif went_far is not self._is_made:
+            self._choice.correct(went_far=went_far)
+
+
 class Planning:
     """The planning of one task."""
 
-    def __init__(self, nodes: "TaskNodes", view: "Oversight", log: CallLog, runtime: TaskRuntime) -> None:
+    def __init__(self, nodes: "TaskNodes", view: "Oversight", log: CallLog, runtime: TaskRuntime, purchase: Purchase) -> None:
         self._nodes = nodes
         self._view = view
         self._log = log
         self._runtime = runtime
+        self._purchase = purchase
         self._text = task_text(view.task)
         self._executor = nodes.pool[view.executor]
 
@@ -40,6 +95,8 @@ class Planning:
         drafted, reasons = await self._drafted()
         if drafted:
             return drafted, reasons
+        if not self._purchase.is_made():
+            return "", [*reasons, self._purchase.refusal]
         planned, problems = await self._asked()
         return planned, [*reasons, *problems]
 
@@ -96,7 +153,7 @@ class Planning:
             return ""  # on record as a failed call; the plan is made again
         return "" if self._problem(reply) else reply.text.strip()
 
-    async def _ask(self, handle: AgentHandle, messages: "Sequence[Message]", key: str, *, role: str) -> StepReply:
+    async def _ask(self, handle: AgentHandle, messages: Sequence[Message], key: str, *, role: str) -> StepReply:
         request = await supervision_request(self._nodes, self._view, handle, messages, key, self._runtime)
         return await self._log.ask(handle, request, role=role)
 
@@ -111,7 +168,7 @@ def supervisor_of(nodes: "TaskNodes", view: "Oversight") -> AgentHandle:
 
 
 async def supervision_request(
-    nodes: "TaskNodes", view: "Oversight", handle: AgentHandle, messages: "Sequence[Message]", key: str, runtime: TaskRuntime
+    nodes: "TaskNodes", view: "Oversight", handle: AgentHandle, messages: Sequence[Message], key: str, runtime: TaskRuntime
 ) -> StepRequest:
     """Return a request for a plan or a check. It shows the executor's tools, if the agent takes tools at all, and allows none of them."""
     agent = await handle.open()

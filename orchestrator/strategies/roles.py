@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 from langgraph.graph import END, START, StateGraph
 
 from ...protocols import Message
+from ..task import Task
 from ..task.events import RoleStarted
 from ..task.labels import Chosen
 from ..task.modes import Strategy
 from ..task.results import Attempt, RoleWork
 from ..task.roles import PREFIX, HandOff, RolesWork, Team
-from ..task.task import Task
 from ..task.tools import Tool
 from .calls import CallLog, TaskGraphBuilder, TaskRuntime, add_node, emit
 from .state import Json, TaskContext, TaskState, as_json, label_of, outcomes_of, said_since, value_of
@@ -161,7 +161,11 @@ def _passed_on(final: Json) -> TaskState:
         "label": final["label"],
         "chosen": final["chosen"],
     }
-    return {**passed, "recalled": final["recalled"]} if "recalled" in final else passed
+    if "recalled" in final:
+        passed["recalled"] = final["recalled"]
+    if "speculation" in final:
+        passed["speculation"] = final["speculation"]
+    return passed
 
 
 def _work_of(final: Json, name: str, asked: str) -> RoleWork:

@@ -10,17 +10,28 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 
 import anyio
 from langgraph.errors import GraphBubbleUp
 
-from ...protocols import BudgetExceeded, Message, NearfarError, RateLimited, Side, StepReply, StepRequest, Unavailable
+from ...protocols import (
+    AgentError,
+    BudgetExceeded,
+    InvalidOutput,
+    Message,
+    NearfarError,
+    RateLimited,
+    Side,
+    StepReply,
+    StepRequest,
+    Unavailable,
+)
 from ..safety.outbound_filter import Listener
+from ..task.events import CallEnded
 from ..task.results import Call, JudgedProposal, Speculation
 from ..util.runtime import cancel_task
-from .calls import CallLog
-from .near_path import KeptLookups, NearPath, NearStep, content_of, step_of
+from .calls import CallLog, emit
+from .near_path import KeptLookups, NearPath, NearStep, ahead_of, content_of, step_of
 from .state import TaskState
 
 Asking = Callable[[StepRequest], Awaitable[StepReply]]
@@ -69,6 +80,8 @@ class LookAhead:
         """Content of the request that follows from far's last step, as near saw it; empty: unknown."""
         self._stands_at = ""
         """Content of the request at which near began last, or knew no further."""
+        self._is_near_away = False
+        """Near has failed, and is asked no further in this run: it may have to stand in for far."""
         self._is_refused = False
         """Far has refused an early call, and is asked no further ones in this run: they may be more than it takes at a time."""
         self._results = 0
@@ -83,7 +96,8 @@ class LookAhead:
         if self._expected not in ("", key):  # a tool has said something else than near was told
             await self._abandon(log)
         self._asked_now = key
-        self._begin(path, key)
+        if path.is_whole(request):
+            self._begin(path, key)
         try:
             reply = await self._early_reply(key, log, listener)
             if reply is None:
@@ -112,7 +126,7 @@ class LookAhead:
 
     def _begin(self, path: NearPath, key: str) -> None:
         is_idle = self._running is None or self._running.done()
-        if is_idle and not self._open and key != self._stands_at and path.config.thrift < 1:
+        if is_idle and not (self._open or self._is_near_away) and key != self._stands_at and path.config.thrift < 1:
             self._stands_at = key
             self.told = self.figures.model_copy(update={"cycles": self.figures.cycles + 1})
             self._running = asyncio.create_task(self._go_ahead(path))
@@ -136,9 +150,9 @@ class LookAhead:
         except NearfarError:
             reply = None
         if reply is None or any(call.is_cut_short for call in early.log.made):
-            log.made[:0] = _wasted(early.log.made)
+            _add(log, _wasted(early.log.made), at=0)
             return None
-        log.made.extend(early.log.made)
+        _add(log, early.log.made, at=len(log.made))
         self.told = self.figures.model_copy(update={"saved_seconds": self.figures.saved_seconds + waiting - early.began})
         if listener is not None:
             for piece in early.heard:
@@ -177,7 +191,8 @@ class LookAhead:
         """Cancel what far will not confirm, and record what it has cost."""
         await self.aclose()
         lost = [call for early in self._early.values() for call in _wasted(early.log.made)]
-        log.made[:0] = lost
+        _add(log, lost, at=0)
+        self._note(log)
         self._early.clear()
         self._open.clear()
         self._expected = ""
@@ -185,13 +200,14 @@ class LookAhead:
 
     def _note(self, log: CallLog) -> None:
         """Put near's calls before far's, which stays the last."""
-        log.made[:0] = [call for each in self._near for call in each.made]
+        _add(log, [call for each in self._near for call in each.made], at=0)
         self._near = [each for each in self._near if not each.made]
 
     async def _go_ahead(self, path: NearPath) -> None:
         """Propose steps, look up what they ask for, and ask far about what follows."""
         state = path.start
         with suppress(NearfarError, GraphBubbleUp):  # near's failure is not the task's
+            await path.open_near()
             while True:
                 await self._wait_for_room(path)
                 near = await self._proposed(path, state)
@@ -225,7 +241,11 @@ class LookAhead:
         log = CallLog(state, path.runtime)
         self._near.append(log)
         began = anyio.current_time()
-        step = await path.propose(state, log)
+        try:
+            step = await path.propose(state, log)
+        except AgentError as error:
+            self._is_near_away = not isinstance(error, InvalidOutput)  # which says something of one proposal alone
+            raise
         path.rates.time(Side.NEAR, anyio.current_time() - began)
         return step
 
@@ -241,8 +261,7 @@ class LookAhead:
 
     def _ask_early(self, path: NearPath, state: TaskState, request: StepRequest, key: str) -> None:
         log = CallLog(state, path.runtime)
-        digest = sha256(key.encode()).hexdigest()[:12]
-        request = request.model_copy(update={"idempotency_key": f"{request.idempotency_key[:100]}/ahead-{digest}"})
+        request = ahead_of(request, "ahead", key)
         heard: list[str] = []
         ask = partial(log.ask, path.far, role="verify", turn=state["acted"], listener=heard.append, is_extra=True)
         self._early[key] = _EarlyCall(asyncio.create_task(self._asked_early(path, ask, request)), log, anyio.current_time(), heard)
@@ -260,6 +279,13 @@ async def _timed(path: NearPath, ask: Asking, request: StepRequest) -> StepReply
     reply = await ask(request)
     path.rates.time(Side.FAR, anyio.current_time() - began)
     return reply
+
+
+def _add(log: CallLog, calls: Sequence[Call], *, at: int) -> None:
+    """Add calls that were made ahead to those of a node, and tell of them now: nobody was told while they were."""
+    log.made[at:at] = calls
+    for call in calls:
+        emit(log.runtime, CallEnded(call=call))
 
 
 def _wasted(calls: Sequence[Call]) -> list[Call]:

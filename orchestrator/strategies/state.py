@@ -13,22 +13,22 @@ from pydantic import BaseModel
 from ...protocols import Effort, Message, Side, StepRequest, ToolResult, ToolSpec
 from ...protocols.items import Tier
 from ...protocols.steps import Value
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..budgets.account import Account
 from ..memory.provenance import Recollection
-from ..routing.efforts import Efforts
+from ..routing.habits import Efforts
 from ..runs.tool_calls import ActionCount
 from ..safety.guard import CallContext, TrustedHistory, initial_label
 from ..safety.placeholders import map_message_texts
 from ..safety.plan_matching import quote_data
 from ..safety.privacy import PrivateResult, RunPrivacy
+from ..task import Task
 from ..task.context import Context
 from ..task.events import TaskEvent
 from ..task.labels import OPEN, Chosen, Integrity, Label, join_labels
 from ..task.modes import Strategy
 from ..task.policy import Policy
 from ..task.results import ToolOutcome
-from ..task.task import Task
 from ..task.tools import Tool
 from ..tracing.recorder import RunTrace
 from .prompts import with_guidance, with_plan

@@ -19,9 +19,10 @@ from pydantic import BaseModel
 
 from ...protocols import BudgetExceeded, DeadlineExceeded, InvalidOutput, JsonSchema, Message, NearfarError
 from ...protocols.steps import Value
+from ..budgets import Spent
 from ..budgets.account import Account
-from ..budgets.book import Spent
 from ..safety.privacy import PrivateResult
+from ..task import Task, read_output, task_text
 from ..task.events import (
     AgentText,
     AttemptEnded,
@@ -41,7 +42,6 @@ from ..task.labels import OPEN, Chosen, Integrity, Label, join_labels
 from ..task.policy import Policy, SubtasksConfig
 from ..task.results import Attempt, Call, ToolOutcome
 from ..task.routing_policy import FALLBACK_ERRORS, AmountsConfig, LimitsConfig
-from ..task.task import Task, read_output, task_text
 from ..util.runtime import run_cancellable
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, show
 from .panel import Answered, Panel, Question, attempt_with

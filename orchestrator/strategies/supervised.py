@@ -19,6 +19,7 @@ from ...protocols import (
     ToolResult,
 )
 from ...protocols.steps import Value
+from ..task import Task, task_text
 from ..task.decisions import RouteDecision
 from ..task.events import Move, SupervisorSpoke
 from ..task.labels import Label
@@ -26,10 +27,9 @@ from ..task.modes import Strategy
 from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import Task, task_text
 from .calls import CallLog, TaskRuntime, emit
-from .failing import give_up, warn_of_refusal
-from .planning import Planning, supervision_request, supervisor_of
+from .hedging import give_up, warn_of_refusal
+from .planning import Planning, Purchase, supervision_request, supervisor_of
 from .prompts import NOT_YET_RUN, SupervisorVerdict, read_verdict, verify_plan_request, verify_progress_request, with_points
 from .state import TaskState, as_json, chosen_by_plan, label_of, opening, value_of
 from .turn import AgentTurn, after_calls, after_step, asked_with_less, is_accepted
@@ -182,9 +182,20 @@ class Oversight:
         return self.decision.supervisor is not None and self.state["position"] == 0 and not self.watch.is_over
 
     @property
+    def is_supervised(self) -> bool:
+        """The current agent is supervised, and no budget has better uses than that."""
+        return self.is_on and self.decision.is_supervisor_bought is not False
+
+    @property
     def is_navigated(self) -> bool:
         """A navigator, or chance, chooses when the supervisor is asked."""
-        return self.policy.is_navigated and self.decision.strategy is Strategy.PEVR and self.is_on
+        return self.policy.is_navigated and self.decision.strategy is Strategy.PEVR and self.is_supervised
+
+    @property
+    def is_at_first_step(self) -> bool:
+        """The first step was made, and has neither acted nor led to a plan."""
+        has_stepped = self.state["draft"] is not None and self.state["messages"][-1]["role"] == "assistant"
+        return has_stepped and self.state["acted"] == 0 and not any(call["role"] == "plan" for call in self.state["calls"])
 
     @property
     def work(self) -> list[Message]:
@@ -194,7 +205,7 @@ class Oversight:
     def cause(self) -> Cause | None:
         """Return the cause of a check that is due now; None if none is. With no turn left, a check could change nothing, and is not
         made."""
-        if not self.is_on or not self.has_turns_left:
+        if not self.is_supervised or not self.has_turns_left:
             return None
         if self.is_navigated:
             return "navigator" if self.state.get("move") == Move.CHECK else None
@@ -203,7 +214,7 @@ class Oversight:
             turn=self.state["acted"],
             covered=messages[: self.watch.covered],
             fresh=messages[self.watch.covered :],
-            confidence=self._confidence(),
+            confidence=self.confidence,
             share_spent=self.share_spent(),
             half_was_covered=self.watch.half,
             answered=has_answered(self.state),
@@ -214,23 +225,15 @@ class Oversight:
         """Return why the last step, which has not acted yet, must wait for a plan; None if it need not."""
         if self.is_navigated:
             return f"step {self.draft.steps} of {self.executor} was to wait for a plan" if self.state.get("move") == Move.PLAN else None
-        limit = self._plan_below
-        is_first = self.state["acted"] == 0 and not any(call["role"] == "plan" for call in self.state["calls"])
-        if limit is None or self.state["draft"] is None or not is_first or not self.is_on or not self.has_turns_left:
+        limit = self.policy.plan_below
+        if limit is None or not self.is_at_first_step or not self.is_supervised or not self.has_turns_left:
             return None
-        confidence = self._confidence()
-        if confidence is not None and confidence >= limit:
-            return None
-        known = "unknown" if confidence is None else f"{confidence:.6g}, below {limit:g}"
-        return f"the confidence of {self.executor}'s first step is {known}, so it was to wait for a plan"
-
-    @property
-    def _plan_below(self) -> float | None:
-        """The confidence below which the first step waits for a plan, less what a budget asks of one; None: it never waits."""
-        limit, asked = self.policy.plan_below, self.decision.plan_price
-        if limit is None or not asked:
-            return limit
-        return lowered if (lowered := limit - asked / self.task.policy.objective.quality) > 0 else None
+        confidence = self.confidence
+        if confidence is None or confidence < limit:
+            known = "unknown" if confidence is None else f"{confidence:.6g}, below {limit:g}"
+            return f"the confidence of {self.executor}'s first step is {known}, so it was to wait for a plan"
+        has_room = self.decision.is_supervisor_bought
+        return f"the budget has room for a plan, so {self.executor}'s first step was to wait for one" if has_room else None
 
     @property
     def draft(self) -> Attempt:
@@ -248,8 +251,9 @@ class Oversight:
     def has_turns_left(self) -> bool:
         return self.draft.steps < self.task.policy.maximum_turns
 
-    def _confidence(self) -> float | None:
-        """Return the confidence of the executor's last step."""
+    @property
+    def confidence(self) -> float | None:
+        """The confidence of the executor's last step; None: unknown."""
         return next((call["confidence"] for call in reversed(self.state["calls"]) if call["role"] == "execute"), None)
 
     def share_spent(self) -> float:
@@ -281,10 +285,11 @@ class SupervisorNodes:
         """Let the supervisor plan the task, and the executor start from the plan; without one that can be used, it goes on as it is."""
         view = Oversight(state)
         log = CallLog(state, runtime)
+        purchase = Purchase(self._nodes, view, runtime)
         doubt = view.doubt()
         reasons = [*state["reasons"], doubt] if doubt is not None else state["reasons"]
         try:
-            plan, problems = await Planning(self._nodes, view, log, runtime).plan()
+            plan, problems = await Planning(self._nodes, view, log, runtime, purchase).plan()
         except FALLBACK_ERRORS as error:
             warn_of_refusal(supervisor_of(self._nodes, view).name, error, role="plan")
             plan, problems = (
@@ -297,7 +302,7 @@ class SupervisorNodes:
         start = _planned_start(view, plan) if plan else {}
         if plan and any(call.role == "plan" for call in log.made):  # one of an earlier task may have been made in worse company
             start["chosen"] = chosen_by_plan(state, plan, self._nodes.context(runtime))
-        return {**over, **start, "reasons": [*reasons, *problems], "calls": log.as_json}
+        return {**over, **start, **purchase.noted, "reasons": [*reasons, *problems], "calls": log.as_json}
 
     async def verify(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Let the supervisor check the work. If it intervenes, the executor starts over from its words."""
@@ -306,17 +311,26 @@ class SupervisorNodes:
         if view.act_doubt is not None:
             return await self._look(view, view.act_doubt, log, runtime)
         cause = view.cause()
+        purchase = Purchase(self._nodes, view, runtime)
+        if not purchase.is_made():
+            return {**purchase.noted, "reasons": [*state["reasons"], purchase.refusal]}
         try:
             judgement = await self._judged(view, log, cause, runtime)
         except FALLBACK_ERRORS as error:
             warn_of_refusal(supervisor_of(self._nodes, view).name, error, role="verify")
             reason = f"{view.decision.supervisor} could not check turn {state['acted']}: {type(error).__name__}: {error}"
-            return {**view.alone(reason), "calls": log.as_json}
+            return {**view.alone(reason), **purchase.noted, "calls": log.as_json}
         after = _after(view, judgement)
         if any(call.error == ContextOverflow.__name__ for call in log.made):
             reason = f"{view.decision.supervisor} could hold only a part of the work, and judged that after turn {state['acted']}"
             after = {**after, "reasons": [*after.get("reasons", state["reasons"]), reason]}
-        return {**after, "calls": log.as_json}
+        return {**after, **purchase.noted, "calls": log.as_json}
+
+    async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Judge the answer as in other strategies, and let the budget know whether the far side was asked."""
+        after = await self._nodes.judge(state, runtime)
+        Purchase(self._nodes, Oversight(state), runtime).conclude(after.get("calls", state["calls"]))
+        return after
 
     async def _look(self, view: Oversight, doubt: str, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Ask the supervisor about calls that have not run yet. Unless it lets them run, or intervenes, the next agent takes over."""

@@ -20,7 +20,7 @@ from ..task.labels import OPEN, Integrity, Label, join_labels, may_go
 from ..task.results import ToolOutcome
 from ..task.roles import HandOff
 from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of, run_tool_call
-from ..util.json_text import canonical, in_one_form
+from ..util.text import canonical, in_one_form
 
 _UNTOLD: Final = "this call with placeholders was not allowed; why not stays on the user's device"
 _CUT_OFF: Final = f"{UNKNOWN}the work ended while the tool ran"
@@ -45,6 +45,12 @@ class OwnResults:
     def __init__(self, tools: Sequence[str]) -> None:
         self._tools = frozenset(tools)
         self._found: dict[str, ToolResult] = {}
+
+    def aside(self) -> "OwnResults":
+        """Return the results so far for calls apart from the run, whose results it never gets."""
+        aside = OwnResults(())
+        aside._tools, aside._found = self._tools, dict(self._found)
+        return aside
 
     def find(self, call: ToolCall, tool: Tool) -> ToolResult | None:
         """Return the marked result of an equal earlier call; None: there is none."""

@@ -27,22 +27,21 @@ from ...protocols import (
     Usage,
 )
 from ...protocols.validation import check_arguments
-from ..agents.pool import AgentHandle, AgentPool
+from ..agents import AgentHandle, AgentPool
 from ..compression import Ask, Compressed, Summarizer, compress, compress_and_summarize
 from ..compression.conversation import conversation_tokens
-from ..routing.checks import EarlyStop
+from ..routing.looks import EarlyStop
 from ..safety.privacy import reach_of
+from ..task import Task, read_output
 from ..task.decisions import RouteDecision
-from ..task.events import AgentText, AttemptEnded, AttemptStarted
+from ..task.events import AgentText, AttemptEnded, AttemptStarted, CallerTools
 from ..task.labels import Label, may_go
 from ..task.modes import SUPERVISED
 from ..task.policy import CompressionConfig, CompressionUse
 from ..task.results import Attempt, Call, Energy
 from ..task.routing_policy import FallbackTrigger
-from ..task.task import Task, read_output
 from ..task.tools import Effect
-from ..task.turns import CallerTools
-from .calls import CallLog, TaskRuntime, emit, is_heard
+from .calls import CallLog, TaskRuntime, emit, is_heard, show
 from .state import Json, TaskContext, TaskState, as_json, fresh_start, label_of, outcomes_of, step_request, value_of
 from .tool_calls import done_note
 
@@ -93,7 +92,7 @@ class AgentTurn:
         self.has_shown = self.has_shown or bool(text.strip())
         self._blank = "" if self.has_shown else text
         if self.has_shown:
-            emit(runtime, AgentText(text=text))
+            show(runtime, AgentText(text=text))  # which is recorded with its step
 
     def _is_heard(self, runtime: TaskRuntime) -> bool:
         return is_heard(runtime) or (runtime.context.listener is not None and self._stands(runtime.context))

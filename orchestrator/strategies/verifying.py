@@ -15,13 +15,12 @@ import anyio.to_thread
 
 from ...protocols import AgentCard, ConfigError, InvalidOutput, Message, Side, StepReply, ToolChoice, ToolSpec
 from ...protocols.validation import parse_output
-from ..agents.pool import AgentHandle
+from ..agents import AgentHandle
 from ..routing.answers import Answer
-from ..routing.checks import is_grounded
-from ..routing.looks import Cost, Signal, log_odds, text_opinion
+from ..routing.looks import Cost, Signal, is_grounded, log_odds, text_opinion
+from ..task import Task, last_words, task_text
 from ..task.labels import Label
 from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import Task, last_words, task_text
 from .calls import CallLog
 from .prompts import judge_request, prior_request, verify_progress_request, with_answer_line
 from .state import step_request
@@ -299,7 +298,8 @@ GENERAL_WORDS: Final = VerdictWords("Yes", "No", judge_request, _VERDICT_TOKENS,
 class PriorPoints:
     """Returns what must be true of a right answer, written from task and tools alone, before any work was seen (arXiv 2507.11662).
 
-    The list is kept by the kind of the task, without what the task names, so that it costs one call a kind.
+    The list is kept by the kind of the task, without what the task names, so that it costs one call a kind. Nothing is kept of a task
+    that asks for no-store, as one that has recalled memory does, nor where no words tell its kind.
 
     Args:
         kept: lists by kind, shared by tasks.
@@ -317,10 +317,11 @@ class PriorPoints:
 
         intent = TaskIntent.of(last_words(task.messages))
         key = intent_key(task, intent, [tool.name for tool in self._tools])
-        if key in self._kept:
+        may_keep = bool(intent.words) and task.cache != "no-store"
+        if may_keep and key in self._kept:
             return with_open_slots(intent.fill(self._kept[key])).splitlines()
         points = _POINT.findall(await self._written(task))
-        if points:
+        if points and may_keep:
             while len(self._kept) >= _MOST_PRIORS:
                 self._kept.pop(next(iter(self._kept)), None)
             self._kept[key] = intent.template("\n".join(points))

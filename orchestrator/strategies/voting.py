@@ -11,9 +11,9 @@ from ...protocols import Message, Side, ToolChoice
 from ..routing.answers import Answer
 from ..routing.looks import log_odds
 from ..routing.meaning import mean_same
+from ..task import last_words
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
-from ..task.task import last_words
 from .calls import CallLog, TaskRuntime
 from .state import TaskState, as_json, value_of
 from .turn import AgentTurn
@@ -79,7 +79,7 @@ async def with_votes(turn: AgentTurn, state: TaskState, runtime: TaskRuntime) ->
 async def _elected(turn: AgentTurn, draft: Attempt, text: str, log: CallLog) -> TaskState:
     """Sample until the ballot is settled or all votes are cast. A sample that fails is no vote."""
     task, asked = turn.task, AskedAgent(turn.handle, log, "vote")
-    ballot, texts = Ballot(), [text]
+    ballot, samples = Ballot(), [(text, draft.confidence)]
     ballot.add(Answer.of_text(text, prompt=last_words(task.messages)), draft.confidence)
     temperature = second_sample_temperature(task.policy.temperature, turn.handle.side, is_again=True)
     for number in range(1, task.policy.evidence.votes):
@@ -91,9 +91,11 @@ async def _elected(turn: AgentTurn, draft: Attempt, text: str, log: CallLog) -> 
         except FALLBACK_ERRORS:  # on record as a failed call
             continue
         if reply.text.strip():
-            texts.append(reply.text)
+            samples.append((reply.text, reply.finished.confidence))
             ballot.add(Answer.of_text(reply.text, prompt=last_words(task.messages)), reply.finished.confidence)
     voted: TaskState = {"calls": log.as_json}
     if ballot.leader == 0:
         return voted
-    return {**voted, "messages": [*turn.state["messages"][:-1], as_json(Message.assistant(texts[ballot.leader]))]}
+    elected, confidence = samples[ballot.leader]
+    messages = [*turn.state["messages"][:-1], as_json(Message.assistant(elected))]
+    return {**voted, "messages": messages, "draft": as_json(draft.model_copy(update={"confidence": confidence}))}

@@ -20,8 +20,7 @@ from ...protocols import (
     Usage,
 )
 from ...protocols.steps import Value
-from .decisions import RouteDecision, SelectionDecision
-from .evidence import ActLook, Arbitration, ExtractedAnswer, VerifiedDraft, WeighedDraft
+from .decisions import ActLook, Arbitration, ExtractedAnswer, RouteDecision, SelectionDecision, VerifiedDraft, WeighedDraft
 from .labels import Label, RecalledItem
 from .policy import Cause, Verdict
 from .tools import Effect
@@ -103,9 +102,9 @@ class Attempt(Value):
 class AskedReasoning(Value):
     """How long a step was asked to reason, by a policy whose effort is a share of what is usual."""
 
-    tokens: float | None = None
+    tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Tokens that the share comes to; None: what is usual was not known yet."""
-    most: int | None = None
+    most: int | None = Field(default=None, gt=0)
     """Tokens after which it had to answer; None: no limit."""
     level: Effort | None = None
     """Level of effort in place of the agent's own; None: that one."""

@@ -10,12 +10,12 @@ from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, field_va
 from ...protocols import InvalidRequest, PermissionDenied, Sensitivity
 from ...protocols.items import Tier
 from ...protocols.steps import Value
-from .langchain_tools import as_tool
+from . import Task, last_words, with_instructions
+from .foreign import as_tool
 from .modes import Mode, Strategy
 from .policy import Policy
 from .results import RoleWork
 from .rules import RESTRICTIONS, Rule
-from .task import Task, last_words, with_instructions
 from .tools import Tool, tool
 
 PREFIX: Final = "hand_off_to_"

@@ -26,7 +26,7 @@ from .context import context_parameter, current_context
 from .labels import OPEN, Integrity, Label, is_prose, takes_addresses
 
 if TYPE_CHECKING:
-    from .langchain_tools import ForeignTool
+    from .foreign import ForeignTool
 
 NOT_RUN: Final = "not run: "
 """Prefix of an error result whose tool was not started."""
@@ -310,7 +310,7 @@ def tool(
 
 
 def _make(options: ToolOptions, given: "ToolFunction | ForeignTool") -> Tool:
-    from .langchain_tools import LangChainTool, is_langchain_tool
+    from .foreign import LangChainTool, is_langchain_tool
 
     if is_langchain_tool(given):
         return LangChainTool(given, **options)

@@ -16,6 +16,7 @@ from ..memory.erasing import Erased, record_of
 from ..storage import Change, DatabaseSession, T, TableDatabase, Tables, Writer
 from ..storage.sqlite import SqliteDatabase
 from ..storage.sqlite_files import Naming
+from ..task import Task
 from ..task.events import (
     ApprovalAsked,
     AttemptEnded,
@@ -30,7 +31,6 @@ from ..task.events import (
 from ..task.labels import Label, RecalledItem
 from ..task.results import Call, SideUsage, Speculation
 from ..task.stores import RunsConfig
-from ..task.task import Task
 from ..task.tools import Effect, ToolDeclaration
 
 

@@ -13,10 +13,10 @@ from threading import Lock
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 from ...protocols import AgentCard, EnergySource, FinishReason, Message, PrivacyViolation, Side, StepRequest, ToolCall, ToolResult
+from ..task import Task
 from ..task.events import AttemptEnded, AttemptStarted, TaskEvent
 from ..task.labels import Label
 from ..task.results import Attempt, Call, Result
-from ..task.task import Task
 from ..task.tools import Effect
 
 logger = logging.getLogger(__name__)

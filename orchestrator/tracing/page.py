@@ -11,6 +11,7 @@ from html import escape
 from typing import Final, Literal
 
 from ...protocols import Message, Side
+from ..task import call_text, transcript
 from ..task.events import (
     ApprovalAsked,
     AttemptEnded,
@@ -24,10 +25,8 @@ from ..task.events import (
 )
 from ..task.labels import Label
 from ..task.results import Call, JudgedProposal, SideUsage, Speculation
-from ..task.task import call_text, transcript
 from ..task.tools import Effect
-from ..util.json_text import canonical, in_one_form
-from ..util.text import page, printable, table
+from ..util.text import canonical, in_one_form, page, printable, table
 from . import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
 
 _WORD: Final = re.compile(r"\w+")

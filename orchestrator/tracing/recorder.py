@@ -12,12 +12,12 @@ from functools import partial
 from typing import Final
 
 from ...protocols import ApprovalNeeded, Message, NearfarError, Side, StepRequest, StoreError, ToolCall
-from ..budgets.book import Spent
+from ..budgets import Spent
 from ..storage import DatabaseSession
+from ..task import Task
 from ..task.events import AgentText, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
 from ..task.labels import Label
 from ..task.results import Result
-from ..task.task import Task
 from ..task.tools import Tool
 from . import (
     AgentStepped,

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 from ...protocols import Attachment, ConfigError, FinishReason, Message, Side, ToolCall, ToolSpec
+from ..task import Task
 from ..task.events import AttemptEnded, AttemptStarted, TaskEvent
 from ..task.results import Attempt
-from ..task.task import Task
 from .observing import AskedStep, EndedRun, EndedStep, EndedTool, Observers
 from .recorder import redact_credentials
 

@@ -1,10 +1,22 @@
-"""Escape untrusted texts in prompts, on terminals, and in pages of HTML; estimate the tokens of a text without its tokenizer."""
+"""Text: escaped for prompts, terminals and pages; its tokens estimated; JSON in one canonical form, and as lines of files."""
 
+import errno
+import hashlib
+import json
 import math
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import fields, is_dataclass
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from html import escape
-from typing import Final
+from pathlib import Path
+from typing import IO, Final
+
+from pydantic import BaseModel, JsonValue, SecretBytes, SecretStr
+from pydantic_core import to_jsonable_python
+
+from ...protocols.lazy import CLOSED_ON_EXEC, file_locks
 
 _UNSAFE: Final = re.compile(r"[<\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]|\[(?=/?[A-Z_]+\])")
 """Marks of roles in chat templates (`<|im_end|>`, `[INST]`), which a tokenizer takes for the mark wherever they stand; line ends that JSON
@@ -28,6 +40,10 @@ svg { width: 100%; height: auto; max-width: 44rem } svg text { fill: currentColo
 .note { color: var(--soft) } .wide { overflow-x: auto }
 @media (prefers-color-scheme: dark) { .wrong { color: #ff6b6b } }
 """
+_quoted: Final = json.JSONEncoder(ensure_ascii=False).encode
+_LONGEST_PLAIN: Final = 40
+"""Places between a decimal number's first digit and its point, beyond which it is written with an exponent: 1E999999999 is short."""
+_CONSTANTS: Final = {None: "null", True: "true", False: "false"}
 
 
 def escape_text(text: str) -> str:
@@ -109,3 +125,145 @@ def _piece_tokens(piece: str) -> int:
     if piece.isascii():
         return max(math.ceil(len(piece) / _LETTERS), 2 * len(_SWITCH.findall(piece)))
     return math.ceil(len(piece.encode(errors="surrogatepass")) / _BYTES)
+
+
+def digest(*values: object) -> str:
+    """Return a hash of the values' canonical JSON: 64 hexadecimal digits."""
+    return hashlib.sha256(canonical(values).encode(errors="surrogatepass")).hexdigest()
+
+
+def in_one_form(value: JsonValue) -> JsonValue:
+    """Return a value whose texts differ neither in case nor in spaces nor in the mark at their end."""
+    match value:
+        case dict():
+            return {name: in_one_form(inner) for name, inner in value.items()}
+        case list():
+            return [in_one_form(inner) for inner in value]
+        case str():
+            return " ".join(value.casefold().split()).rstrip("?.!")
+    return value
+
+
+def canonical(value: object) -> str:
+    """Return JSON with sorted keys, no white space, and one way to write each number.
+
+    In addition to RFC 8785, whole numbers of any size keep all their digits, sets are sorted, secrets are written out, and values that are
+    no JSON are written as pydantic does. Raises `PydanticSerializationError` for those that pydantic does not know.
+    """
+    match value:
+        case str():
+            return _quoted(value)
+        case None | bool():
+            return _CONSTANTS[value]
+        case int():
+            return str(int(value))
+        case float():
+            return _number(value)
+        case Decimal():
+            return _decimal(value)
+        case dict():  # before the abstract types, which take longer to tell
+            return _members(value)
+        case list() | tuple():
+            return "[" + ",".join(map(canonical, value)) + "]"
+        case SecretStr() | SecretBytes():
+            return canonical(value.get_secret_value())
+        case BaseModel():
+            return canonical(dict(value))  # also those fields that are left out when it is shown
+        case Mapping():
+            return _members(value)
+        case Set():
+            return "[" + ",".join(sorted(map(canonical, value))) + "]"
+        case Sequence() if not isinstance(value, bytes | bytearray):
+            return "[" + ",".join(map(canonical, value)) + "]"
+    if is_dataclass(value):
+        return canonical({field.name: getattr(value, field.name) for field in fields(value)})
+    return canonical(to_jsonable_python(value))
+
+
+def _members(value: Mapping[object, object]) -> str:
+    members = sorted(((str(key), canonical(item)) for key, item in value.items()), key=lambda member: _code_units(member[0]))
+    return "{" + ",".join(f"{_quoted(key)}:{item}" for key, item in members) + "}"
+
+
+def _number(value: float) -> str:
+    """Return the number as ECMAScript writes it: the fewest digits that identify it, with an exponent from 1e21 and below 1e-6."""
+    text = repr(value)
+    if not value or not 1e-6 <= abs(value) < 1e21:
+        mantissa, _, exponent = text.removesuffix(".0").partition("e")
+        return f"{mantissa}e{int(exponent):+d}" if exponent else mantissa.removeprefix("-0") or "0"
+    return format(Decimal(text), "f").removesuffix(".0")
+
+
+def _decimal(value: Decimal) -> str:
+    """Write 5, 5.0 and 5E0 as one number, with all digits that it has. `normalize` alone would round to 28."""
+    if not value.is_finite():
+        return _quoted(str(value))
+    exact = Context(prec=len(value.as_tuple().digits), Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
+    fewest = value.normalize(exact)
+    if not fewest:
+        return "0"
+    return format(fewest, "f") if abs(fewest.adjusted()) <= _LONGEST_PLAIN else str(fewest)
+
+
+def _code_units(key: str) -> bytes:
+    return key.encode("utf-16-be", errors="surrogatepass")
+
+
+def fingerprint(value: JsonValue) -> str:
+    """Return a short name for a JSON value: equal values have the same."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line and a newline. An unfinished line of a process that died while it wrote is removed.
+
+    Raises `OSError`, and changes nothing, if the file ends with something else than a line of JSON: it is another program's.
+    A new file is for its owner alone: there may be words of tasks in it.
+    """
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | CLOSED_ON_EXEC, 0o600), "ab+") as file:
+        _lock(file)
+        _cut_torn_line(file)
+        file.write(line + b"\n")
+
+
+def drop_lines(path: Path, goes: Callable[[bytes], bool]) -> None:
+    """Remove lines for which `goes` is true, in place and under the lock of those who append. Raises `OSError`."""
+    with path.open("rb+", buffering=0) as file:
+        _lock(file)
+        before = file.read()
+        kept = b"".join(line + b"\n" for line in whole_lines(before) if line and not goes(line))
+        file.seek(0)
+        file.write(kept + bytes(len(before) - len(kept)))  # what goes is overwritten before the file is cut
+        os.fsync(file.fileno())
+        file.truncate(len(kept))
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Return the whole lines of a file. A pipe is not waited for. Raises `OSError`."""
+    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | CLOSED_ON_EXEC), "rb") as file:
+        return whole_lines(file.read() or b"")
+
+
+def whole_lines(data: bytes) -> list[bytes]:
+    """Return the lines of a file. A last one without its newline was cut off while it was written, and is left out."""
+    return data[: data.rfind(b"\n") + 1].split(b"\n")
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Wait for the lock of a file, which is released when the file is closed. Raise `ConfigError` on systems without file locks."""
+    locks = file_locks("a file that several processes append to")
+    locks.flock(file, locks.LOCK_EX)
+
+
+def _cut_torn_line(file: IO[bytes]) -> None:
+    if file.seek(0, os.SEEK_END) == 0:
+        return
+    file.seek(-1, os.SEEK_END)
+    if file.read() != b"\n":
+        file.seek(0)
+        data = file.read()
+        whole = data.rfind(b"\n") + 1
+        if data[whole : whole + 1] not in (b"{", b"\0"):  # a power cut may leave zeros
+            raise OSError(errno.EINVAL, "it ends with something else than a line of JSON")
+        file.truncate(whole)

@@ -1,7 +1,7 @@
 """The public conformance suite: what every implementation of `Agent` must do, in-process and over every transport.
 
     from nearfar.protocols.testing.agent_conformance import CHECKS, Subject, run_check
-    from nearfar.protocols.testing.transports import TRANSPORTS
+    from nearfar.protocols.testing import TRANSPORTS
 
     @pytest.mark.anyio
     @pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda transport: transport.__name__)
@@ -46,7 +46,7 @@ from ..steps import (
     ToolSpec,
 )
 from ..validation import check_arguments, parse_output
-from .transports import Case, SchemaUse, Subject, ToolUse, Transport, UnicodeUse, expect, expect_error, in_process
+from . import Case, SchemaUse, Subject, ToolUse, Transport, UnicodeUse, expect, expect_error, in_process
 
 __all__ = ["CHECKS", "Case", "Check", "SchemaUse", "Subject", "ToolUse", "UnicodeUse", "run_check"]
 

@@ -20,7 +20,7 @@ from google.protobuf.json_format import Parse
 
 from nearfar import Hybrid, ScriptedAgent, ToolCall, tool
 from nearfar.orchestrator import a2a
-from nearfar.orchestrator.a2a import handler, records
+from nearfar.orchestrator.a2a import records
 from nearfar.orchestrator.a2a.tasks import A2aTasks
 from nearfar.orchestrator.compose.hub import ServeConfig
 from nearfar.orchestrator.task.results import Result
@@ -86,7 +86,7 @@ class TckTasks(A2aTasks):
         return True if message.message_id.startswith("tck-complete-task") else None
 
 
-class TckHandler(handler.A2aHandler):
+class TckHandler(a2a.A2aHandler):
     """Answers with a bare message where the kit asks for one."""
 
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task | Message:

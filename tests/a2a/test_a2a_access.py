@@ -13,7 +13,7 @@ from a2a_face import LOOPBACK, TOKENS, calling, served, until
 
 from nearfar import ConfigError, Hybrid, ScriptedAgent
 from nearfar.protocols.address import Address
-from nearfar.protocols.tokens import Scope, TokenRecord, token_digest
+from nearfar.protocols.security import Scope, TokenRecord, token_digest
 
 pytestmark = pytest.mark.anyio
 CARD = "/.well-known/agent-card.json"

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 pytest.importorskip("a2a", reason="A2A is an extra: pip install 'nearfar[a2a]'")
 from nearfar.orchestrator.cli import app
+from nearfar.protocols.security import Scope
 from nearfar.protocols.token_file import add_token
-from nearfar.protocols.tokens import Scope
 
 COMMAND = (sys.executable, "-m", "nearfar", "serve", "a2a", "--near", "near", "--port", "0", "--grpc-port", "0", "--json")
 MESSAGE = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "Look up the harbour of Vell."}]}

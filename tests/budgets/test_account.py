@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nearfar.orchestrator.budgets import BudgetBook, BudgetScope, Spent, open_budgets
 from nearfar.orchestrator.budgets import account as accounts
 from nearfar.orchestrator.budgets.account import Account, Allowance
-from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope, Spent, open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.storage import DatabaseSession
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from nearfar.orchestrator.budgets.book import Balance, BudgetBook, BudgetScope, Caps, Claim, Reservation, Shortage, Units, open_budgets
+from nearfar.orchestrator.budgets import Balance, BudgetBook, BudgetScope, Caps, Claim, Reservation, Shortage, Units, open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import StoreUnavailable
@@ -23,9 +23,9 @@ Opening = Callable[[], BudgetBook]
 
 WORK = """
 import sys
-from nearfar.orchestrator.budgets.book import Caps, Units
-from nearfar.orchestrator.budgets.book import Claim, BudgetScope
-from nearfar.orchestrator.budgets.book import open_budgets
+from nearfar.orchestrator.budgets import Caps, Units
+from nearfar.orchestrator.budgets import Claim, BudgetScope
+from nearfar.orchestrator.budgets import open_budgets
 from nearfar.orchestrator.task.stores import RunsConfig
 
 book = open_budgets(RunsConfig.model_validate_json(sys.argv[1]))
@@ -38,9 +38,9 @@ sys.stdin.read()
 
 SPEND = """
 import sys
-from nearfar.orchestrator.budgets.book import Caps, Units
-from nearfar.orchestrator.budgets.book import Claim, Reservation, BudgetScope
-from nearfar.orchestrator.budgets.book import open_budgets
+from nearfar.orchestrator.budgets import Caps, Units
+from nearfar.orchestrator.budgets import Claim, Reservation, BudgetScope
+from nearfar.orchestrator.budgets import open_budgets
 from nearfar.orchestrator.task.stores import RunsConfig
 
 book = open_budgets(RunsConfig.model_validate_json(sys.argv[1]))
@@ -233,8 +233,8 @@ def test_a_call_counts_for_the_day_on_which_it_began() -> None:
 
 
 def test_the_tasks_that_were_used_last_are_kept_and_users_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.budgets.book._KEPT", 3)
-    monkeypatch.setattr("nearfar.orchestrator.budgets.book._FORGOTTEN_EVERY", 10)
+    monkeypatch.setattr("nearfar.orchestrator.budgets._KEPT", 3)
+    monkeypatch.setattr("nearfar.orchestrator.budgets._FORGOTTEN_EVERY", 10)
     book = BudgetBook(MemoryStorage())
     under_way = reserved(book, Claim(BudgetScope("task", "under way")), tokens=1)
     for number in range(10):

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope, Caps, Claim, Reservation, Shortage, Units, open_budgets
+from nearfar.orchestrator.budgets import BudgetBook, BudgetScope, Caps, Claim, Reservation, Shortage, Units, open_budgets
 from nearfar.orchestrator.task.stores import RunsConfig
 
 CAPS = {"task": Caps(dollars=300, tokens=50), "session": Caps(tokens=120), "user": Caps(seconds=200), "day": Caps(dollars=1000, joules=90)}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nearfar import Hybrid, Policy
+from nearfar.orchestrator.budgets import BudgetScope, open_budgets
 from nearfar.orchestrator.budgets.account import USUAL_OUTPUT
-from nearfar.orchestrator.budgets.book import BudgetScope, open_budgets
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import BudgetExceeded, Prices, ScriptedAgent, Side
 

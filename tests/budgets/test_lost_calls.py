@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from nearfar import Hybrid, Policy, Records, Result
-from nearfar.orchestrator.budgets.book import Balance, BudgetBook, BudgetScope
+from nearfar.orchestrator.budgets import Balance, BudgetBook, BudgetScope
 from nearfar.orchestrator.budgets.storage import MemoryStorage
-from nearfar.orchestrator.compose.agents import GatewayConfig
+from nearfar.orchestrator.compose import GatewayConfig
 from nearfar.protocols import Agent, Message, Prices, ScriptedAgent, Sensitivity, Side, StepRequest, Unavailable, WorkerCrashed, complete
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import serve

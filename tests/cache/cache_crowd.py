@@ -12,8 +12,8 @@ from stored_answers import ask, embedder
 
 from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cache.agent import CachedAgent
+from nearfar.orchestrator.task import TaskScope, current_scope, within_scope
 from nearfar.orchestrator.task.stores import CacheConfig
-from nearfar.orchestrator.task.task import TaskScope, current_scope, within_scope
 from nearfar.protocols import Message, ScriptedAgent, StepRequest, complete
 
 _AT_A_TIME: Final = 8

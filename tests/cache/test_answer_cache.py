@@ -13,8 +13,8 @@ from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cache.thresholds import statistics
 from nearfar.orchestrator.cli.doctor import threshold_findings
 from nearfar.orchestrator.compose.config import Config
+from nearfar.orchestrator.task import TaskScope
 from nearfar.orchestrator.task.stores import CacheConfig, CategoryConfig
-from nearfar.orchestrator.task.task import TaskScope
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, StoreCorrupt, StoreUnavailable, Usage
 
 CARD = AgentCard(name="far", side=Side.FAR, model="large")

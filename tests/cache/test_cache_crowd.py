@@ -16,8 +16,8 @@ from stored_answers import World, ask
 from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cache.admission import exact_key, partition_key
 from nearfar.orchestrator.cache.thresholds import statistics
+from nearfar.orchestrator.task import TaskScope
 from nearfar.orchestrator.task.stores import CacheConfig
-from nearfar.orchestrator.task.task import TaskScope
 from nearfar.protocols import AgentCard, Message, Side, StepRequest, StoreUnavailable
 
 PROCESSES: Final = 4

@@ -9,7 +9,7 @@ from stored_answers import PRICES, SAME_STRENGTH, STRENGTH, World, ask
 
 from nearfar.orchestrator.cache.agent import CachedAgent
 from nearfar.orchestrator.cache.thresholds import statistics
-from nearfar.orchestrator.task.task import TaskScope, within_scope
+from nearfar.orchestrator.task import TaskScope, within_scope
 from nearfar.protocols import (
     Agent,
     Finished,

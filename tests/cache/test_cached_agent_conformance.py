@@ -12,8 +12,8 @@ from nearfar.orchestrator.cache.agent import CachedAgent
 from nearfar.orchestrator.task.stores import CacheConfig
 from nearfar.protocols import Agent, Capabilities, Limits, ScriptedAgent, Side, StepRequest, ToolCall, ToolSpec
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.testing import TRANSPORTS, Transport, in_process
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, UnicodeUse, run_check, usage_is_counted
-from nearfar.protocols.testing.transports import TRANSPORTS, Transport, in_process
 
 CAPITAL: Final = ToolSpec(
     name="capital",

@@ -12,8 +12,8 @@ from nearfar import MemoryStore
 from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
+from nearfar.orchestrator.task import TaskScope
 from nearfar.orchestrator.task.stores import LEAST_THRESHOLD, CacheConfig
-from nearfar.orchestrator.task.task import TaskScope
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, Usage
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")

@@ -38,9 +38,9 @@ from nearfar.protocols import (
 )
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.secrets import GivenKey
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.security import EVERY_SCOPE, token_digest
+from nearfar.protocols.testing import eventually
 from nearfar.protocols.token_file import add_token, load_tokens
-from nearfar.protocols.tokens import EVERY_SCOPE, token_digest
 
 pytestmark = pytest.mark.anyio
 TOKENS = {"laptop": "a" * 64, "phone": "b" * 64}

@@ -24,8 +24,8 @@ from nearfar.cloud.provider import ProviderAgent
 from nearfar.cloud.server_trials import ServerAgent, open_near_server
 from nearfar.protocols import Message, ScriptedAgent, Side, StepRequest, complete
 from nearfar.protocols.steps import Sensitivity
+from nearfar.protocols.testing import TRANSPORTS, Transport
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, run_check
-from nearfar.protocols.testing.transports import TRANSPORTS, Transport
 
 _COMMAND = """
 import atexit, sys

@@ -24,9 +24,9 @@ from streams import (
 from nearfar import Hybrid, Policy, Records
 from nearfar.cloud.failures import RetryPolicy
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope
+from nearfar.orchestrator.budgets import BudgetBook, BudgetScope
 from nearfar.orchestrator.budgets.storage import MemoryStorage
-from nearfar.orchestrator.compose.agents import GatewayConfig
+from nearfar.orchestrator.compose import GatewayConfig
 from nearfar.orchestrator.strategies.calls import WORK_LOST
 from nearfar.protocols import (
     BudgetExceeded,

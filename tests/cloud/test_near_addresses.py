@@ -16,9 +16,9 @@ from nearfar import Hybrid, Records, Tier, tool
 from nearfar.cloud import server_trials
 from nearfar.cloud.near_server import NearServerConfig, near_addresses, parse_server
 from nearfar.cloud.server_trials import open_near_server
-from nearfar.orchestrator.compose.agents import near_handle, parse_near
+from nearfar.orchestrator.compose import near_handle, parse_near
 from nearfar.orchestrator.compose.config import parse_config
-from nearfar.orchestrator.safety.privacy_records import PrivacyRecords
+from nearfar.orchestrator.safety.outbound_filter import PrivacyRecords
 from nearfar.protocols import ConfigError, Message, ScriptedAgent, Side, StepRequest, Unavailable, Unsupported, complete
 
 pytestmark = pytest.mark.anyio

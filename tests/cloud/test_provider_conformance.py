@@ -17,8 +17,8 @@ from streams import DIALECTS, KEY, TEXTS, WEATHER, anthropic_call, gemini_call, 
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.protocols import Capabilities, Limits
 from nearfar.protocols.secrets import GivenKey
+from nearfar.protocols.testing import TRANSPORTS, Transport
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, UnicodeUse, run_check
-from nearfar.protocols.testing.transports import TRANSPORTS, Transport
 
 ODD = "\N{FAMILY} na\N{LATIN SMALL LETTER I WITH DIAERESIS}ve \N{CJK UNIFIED IDEOGRAPH-6F22}"
 PERSON = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"], "additionalProperties": False}

@@ -12,7 +12,7 @@ from streams import agent_at
 
 from nearfar import Hybrid, Policy
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.orchestrator.compose.agents import GatewayConfig
+from nearfar.orchestrator.compose import GatewayConfig
 from nearfar.protocols import (
     AgentError,
     Message,
@@ -32,7 +32,7 @@ REFUSED = (400, "Unsupported parameter: 'temperature'", "unsupported_parameter")
 BROKE = (429, "You exceeded your current quota", "insufficient_quota")
 WRONG_KEY = (401, "Incorrect API key provided", "invalid_api_key")
 REFUSALS = [(RETIRED, "NoSuchModel"), (REFUSED, "RequestRefused"), (BROKE, "QuotaExceeded"), (WRONG_KEY, "ProviderAuthError")]
-LOGGER = "nearfar.orchestrator.strategies.failing"
+LOGGER = "nearfar.orchestrator.strategies.hedging"
 
 
 @asynccontextmanager

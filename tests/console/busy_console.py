@@ -30,16 +30,16 @@ from nearfar import (
 from nearfar.orchestrator.compose.config import load_config
 from nearfar.orchestrator.compose.hub import HubConfig, accept_workers
 from nearfar.orchestrator.compose.policy_file import PolicyFile
-from nearfar.orchestrator.console.chats import USER
-from nearfar.orchestrator.console.serving import console_around
+from nearfar.orchestrator.console import console_around
+from nearfar.orchestrator.console.chat import USER
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.routing.run_records import RunRecord
-from nearfar.orchestrator.serve.server import serve_hybrid
+from nearfar.orchestrator.serve import serve_hybrid
 from nearfar.protocols import PowerSource, Thermal, Unavailable
 from nearfar.protocols.attach import Worker
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.security import Scope
 from nearfar.protocols.token_file import add_token
-from nearfar.protocols.tokens import Scope
 
 FILE: Final = """# What the console's tests serve under.
 [policy]

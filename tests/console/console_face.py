@@ -12,9 +12,9 @@ import httpx
 from nearfar import Hybrid, Records, ScriptedAgent, Tool
 from nearfar.orchestrator.compose.config import Config
 from nearfar.orchestrator.compose.hub import ServeConfig
-from nearfar.orchestrator.console.access import BrowserLogins
-from nearfar.orchestrator.console.serving import console_around
-from nearfar.orchestrator.serve.server import HttpServer, serve_hybrid
+from nearfar.orchestrator.console import console_around
+from nearfar.orchestrator.console.view import BrowserLogins
+from nearfar.orchestrator.serve import HttpServer, serve_hybrid
 from nearfar.orchestrator.task.stores import RunsConfig
 
 TOKEN = "t" * 32

@@ -9,7 +9,7 @@ import pytest
 from console_face import TOKEN, fields_of, opened
 
 from nearfar import ScriptedAgent, Unauthenticated
-from nearfar.orchestrator.console.access import LINK_SECONDS, SESSION_SECONDS, BrowserLogins
+from nearfar.orchestrator.console.view import LINK_SECONDS, SESSION_SECONDS, BrowserLogins
 
 pytestmark = pytest.mark.anyio
 

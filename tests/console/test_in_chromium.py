@@ -12,7 +12,7 @@ from console_face import opened
 
 from nearfar import ScriptedAgent
 from nearfar.orchestrator.compose.policy_file import SETTLED
-from nearfar.orchestrator.runs.run import Run
+from nearfar.orchestrator.runs import Run
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 HOSTILE = (

@@ -41,8 +41,8 @@ from nearfar.protocols import (
     Unsupported,
     complete,
 )
+from nearfar.protocols.testing import TRANSPORTS, Transport, in_process
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, run_check
-from nearfar.protocols.testing.transports import TRANSPORTS, Transport, in_process
 
 TEXT, CALLS = NEAR.with_name("near-text.gguf"), NEAR.with_name("near-calls.gguf")
 PAIR = {"text": TEXT, "calls": CALLS}

@@ -13,11 +13,10 @@ from typer.testing import CliRunner
 require_llama()
 
 from nearfar import Hybrid, LlamaAgent, Policy
-from nearfar.device.bench import REPEATS, WATTS_PER_THREAD, bench
 from nearfar.device.energy import Meter
-from nearfar.device.profiles import Profile, profiles_of, save_profile
+from nearfar.device.profiles import REPEATS, WATTS_PER_THREAD, Profile, bench, profiles_of, save_profile
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.compose.agents import NearConfig
+from nearfar.orchestrator.compose import NearConfig
 from nearfar.orchestrator.task.decisions import EstimateSource
 from nearfar.protocols import EnergySource, complete
 
@@ -72,8 +71,8 @@ async def test_a_counter_that_can_be_read_measures_the_power(monkeypatch: pytest
             return 25.0
 
     now = iter(range(100))
-    monkeypatch.setattr("nearfar.device.bench.open_reader", lambda execution: Steady())
-    monkeypatch.setattr("nearfar.device.bench.Meter", lambda reader: Meter(reader, clock=lambda: float(next(now))))
+    monkeypatch.setattr("nearfar.device.profiles.open_reader", lambda execution: Steady())
+    monkeypatch.setattr("nearfar.device.profiles.Meter", lambda reader: Meter(reader, clock=lambda: float(next(now))))
     found, _ = await measured(watts=99.0, context_tokens=200)
     assert (found.watts, found.watts_source) == (25.0, EnergySource.MEASURED)
 
@@ -91,8 +90,8 @@ async def test_a_battery_is_looked_at_between_steps_and_not_only_before_and_afte
             return None if last is None else (last + self.last) / 2
 
     now = iter(range(100))
-    monkeypatch.setattr("nearfar.device.bench.open_reader", lambda execution: Gauge())
-    monkeypatch.setattr("nearfar.device.bench.Meter", lambda reader: Meter(reader, clock=lambda: float(next(now))))
+    monkeypatch.setattr("nearfar.device.profiles.open_reader", lambda execution: Gauge())
+    monkeypatch.setattr("nearfar.device.profiles.Meter", lambda reader: Meter(reader, clock=lambda: float(next(now))))
     found, _ = await measured(context_tokens=200)
     assert found.watts == pytest.approx(25.0 - 10.0 / REPEATS)
 

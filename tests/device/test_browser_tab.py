@@ -18,6 +18,7 @@ from nearfar import Hybrid, tool
 from nearfar.orchestrator.compose.hub import PageModel
 from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import Agent, ScriptedAgent, Side, Unavailable, complete, stream
+from nearfar.protocols.testing import eventually
 from nearfar.protocols.testing.agent_conformance import (
     Check,
     Subject,
@@ -25,7 +26,6 @@ from nearfar.protocols.testing.agent_conformance import (
     log_probabilities_come_with_the_text,
     run_check,
 )
-from nearfar.protocols.testing.transports import eventually
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page

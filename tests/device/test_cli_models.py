@@ -22,7 +22,7 @@ from near_model import NEAR
 
 from nearfar.device.store import RESERVED
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.compose.agents import EMBEDDED, EMBEDDED_ADAPTERS, NearConfig, model_path, parse_far
+from nearfar.orchestrator.compose import EMBEDDED, EMBEDDED_ADAPTERS, NearConfig, model_path, parse_far
 from nearfar.orchestrator.compose.config import load_config
 from nearfar.protocols import ConfigError, ModelNotFound
 

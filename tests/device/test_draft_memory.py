@@ -67,6 +67,25 @@ def test_kept_calls_can_be_read_by_their_user_only(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
 
+def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
+    _memories(tmp_path).add(_call())
+    (file,) = tmp_path.glob("*.jsonl")
+    file.chmod(0o644)
+    _memories(tmp_path).add(_call())
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_no_call_is_written_where_a_link_leads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _memories(tmp_path / "calls").add(_call())
+    (file,) = (tmp_path / "calls").glob("*.jsonl")
+    file.unlink()
+    (tmp_path / "other").write_text("kept")
+    file.symlink_to(tmp_path / "other")
+    _memories(tmp_path / "calls").add(_call())
+    assert (tmp_path / "other").read_text() == "kept"
+    assert "calls are not kept" in caplog.text
+
+
 @given(damage=st.binary(max_size=200), at=st.integers(0, 400))
 def test_a_damaged_file_costs_no_more_than_the_damaged_calls(damage: bytes, at: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("calls")

@@ -10,8 +10,8 @@ from near_model import CONTEXT_TOKENS, NEAR, OPEN, QUESTION, long_prompt
 
 from nearfar import LlamaAgent
 from nearfar.protocols import Agent
+from nearfar.protocols.testing import TRANSPORTS, Transport
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, run_check
-from nearfar.protocols.testing.transports import TRANSPORTS, Transport
 
 SCHEMA = {
     "type": "object",

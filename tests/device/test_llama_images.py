@@ -30,8 +30,8 @@ from nearfar.protocols import (
     Unsupported,
     complete,
 )
+from nearfar.protocols.testing import Subject
 from nearfar.protocols.testing.agent_conformance import images_are_read_or_refused, run_check
-from nearfar.protocols.testing.transports import Subject
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from near_model import OPEN, QUESTION, ask, near_agent
 from onnx_adapters import Adapted, write_adapted
 
 from nearfar import OnnxAgent
-from nearfar.orchestrator.compose.agents import NearConfig, open_local
+from nearfar.orchestrator.compose import NearConfig, open_local
 from nearfar.protocols import (
     ConfigError,
     Message,

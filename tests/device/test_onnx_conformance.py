@@ -14,8 +14,8 @@ from near_model import CONTEXT_TOKENS, OPEN, QUESTION, prompt_with_long_answer
 
 from nearfar.device.onnx import OnnxAgent
 from nearfar.protocols import Agent
+from nearfar.protocols.testing import Transport, attached, grpc_tcp, in_process
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, run_check
-from nearfar.protocols.testing.transports import Transport, attached, grpc_tcp, in_process
 
 SCHEMA = {
     "type": "object",

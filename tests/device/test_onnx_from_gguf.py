@@ -17,7 +17,7 @@ from tiny_gguf import TinyModel, write_tiny_gguf
 from nearfar import LlamaAgent, OnnxAgent
 from nearfar.device.onnx import read_model
 from nearfar.device.onnx.from_gguf import write_folder
-from nearfar.orchestrator.compose.agents import NearConfig, open_local
+from nearfar.orchestrator.compose import NearConfig, open_local
 from nearfar.protocols import ConfigError, ModelError, ModelNotFound, NearfarError, Side, WorkerCrashed, complete
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ def _without_llama(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_others(name: str) -> ModuleSpec | None:
         return None if name == "llama_cpp" else find_spec(name)
 
-    for module in ("nearfar.orchestrator.compose.agents", "nearfar.device.onnx"):
+    for module in ("nearfar.orchestrator.compose", "nearfar.device.onnx"):
         monkeypatch.setattr(f"{module}.find_spec", find_others)
 
 

@@ -13,8 +13,7 @@ from pydantic import BaseModel
 
 from nearfar.device.compute import ProcessorKind
 from nearfar.device.hardware.components import Component, Hardware, Presence
-from nearfar.device.hardware.look import ProviderDevice, execution_providers
-from nearfar.device.hardware.probe import ENGINES, NVML, look_at_drivers, probe_hardware
+from nearfar.device.hardware.probe import ENGINES, NVML, ProviderDevice, execution_providers, look_at_drivers, probe_hardware
 
 pytestmark = pytest.mark.anyio
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.device.thin import phone as phone_module
-from nearfar.device.thin.phone import Phone
+from nearfar.device import thin_worker as phone_module
+from nearfar.device.thin_worker import Phone
 from nearfar.protocols.v1 import hub_pb2 as pb
 
 TERMUX = {"health": "GOOD", "percentage": 62, "plugged": "UNPLUGGED", "status": "DISCHARGING", "temperature": 31.2, "current": -312000}

@@ -36,7 +36,7 @@ from nearfar.protocols import (
     WorkerCrashed,
 )
 from nearfar.protocols.hub_session import registration_from_proto
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 from nearfar.protocols.v1 import agent_pb2 as pb
 from nearfar.protocols.v1 import hub_pb2
 from nearfar.protocols.wire import card_from_proto, request_to_proto

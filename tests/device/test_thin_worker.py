@@ -20,7 +20,7 @@ from nearfar.device import thin_worker
 from nearfar.protocols import Agent, Message, ScriptedAgent, Sensitivity, StepRequest, Unavailable, complete, stream
 from nearfar.protocols.address import Pairing
 from nearfar.protocols.hub import AttachedAgent, Hub, serve_hub
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 
 INSTALLED = ("grpcio", "protobuf", "typing_extensions")
 """The last because grpcio needs it."""

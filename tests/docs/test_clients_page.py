@@ -21,8 +21,7 @@ from nearfar.cloud.gateway import serve_gateway
 from nearfar.protocols import IdempotencyConflict, RateLimited, ScriptedAgent, Side
 from nearfar.protocols.fakes import Script
 from nearfar.protocols.server import Server, ServerTls
-from nearfar.protocols.testing import chaos_proxy
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import chaos_proxy, eventually
 
 pytestmark = pytest.mark.anyio
 TOKEN = "a-long-random-token"

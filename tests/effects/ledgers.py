@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 
+from nearfar.orchestrator.runs import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.ledger import EffectLedger, open_ledger
-from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.runs.tool_calls import Occurrences
-from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.tools import Approver, Tool
 from nearfar.protocols import Message, ToolCall, ToolResult
 

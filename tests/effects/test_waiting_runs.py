@@ -8,8 +8,8 @@ import pytest
 from pydantic import BaseModel
 
 from nearfar import Hybrid, Strategy, Tool, effect_key, tool
+from nearfar.orchestrator.runs import RunState
 from nearfar.orchestrator.runs.ledger import pending_requests
-from nearfar.orchestrator.runs.run import RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task.events import ApprovalAsked, TaskEvent, ToolStarted
 from nearfar.orchestrator.task.policy import Policy

@@ -39,11 +39,11 @@ MODULES = (
     *("cloud.gateway", "cloud.provider", "cloud.server_trials", "cloud.server_info", "device", "device.store", "device.hardware.probe"),
     *(
         "orchestrator.hybrid.hybrid",
-        "orchestrator.compose.gateway_child",
+        "orchestrator.compose.gateway_process",
         "orchestrator.compose.policy_file",
         "orchestrator.lab.study.sweep",
     ),
-    *(f"orchestrator.cli.{name}" for name in ("init", "run", "sweep", "doctor", "runs", "trace", "memory", "cache", "budget", "models")),
+    *(f"orchestrator.cli.{name}" for name in ("config", "run", "sweep", "doctor", "runs", "memory", "cache", "budget", "models")),
     *(f"orchestrator.cli.{name}" for name in ("policy", "serve", "worker")),
     *("protocols.server", "protocols.client", "protocols.hub", "protocols.attach", "protocols.token_file"),
 )

@@ -12,14 +12,14 @@ from typing import Any
 import anyio
 from mcp_stubs import Caller, approve
 
-from nearfar import ApprovalRequest, McpServerConfig, PinnedTool
+from nearfar import ApprovalRequest, McpServer, PinnedTool
 
 EXAMPLES: dict[str, Any] = {"string": "text", "number": 3, "integer": 3, "boolean": True, "array": [], "object": {}}
 
 
 async def main(url: str) -> None:
     """Approve what the server offers, and call it."""
-    config = McpServerConfig(url=url, call_seconds=10)
+    config = McpServer(name="stub", url=url, call_seconds=10)
     offers = await approve(config)
     given = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}")).get("toolCalls", [])
     calls = [(call["name"], call["arguments"]) for call in given]

@@ -32,8 +32,8 @@ from mcp_types import (
 
 from nearfar import Hybrid, ScriptedAgent
 from nearfar.orchestrator.compose.hub import ServeConfig
+from nearfar.orchestrator.serve import serving_mcp
 from nearfar.orchestrator.serve.mcp_server import mcp_server
-from nearfar.orchestrator.serve.server import serving_mcp
 from nearfar.protocols.access import Access
 
 

@@ -6,29 +6,29 @@ from typing import Any
 
 import anyio
 
-from nearfar import Approver, McpServerConfig, McpToolOffer, ToolCall, ToolResult, review_mcp_server
+from nearfar import Approver, McpServer, McpToolOffer, ToolCall, ToolResult, review_mcp_server
 from nearfar.orchestrator.mcp.tools import McpServers
 from nearfar.orchestrator.task.context import asking
 
 STUB = Path(__file__).with_name("stub_server.py")
 
 
-def stub_config(*arguments: str, **options: Any) -> McpServerConfig:  # noqa: ANN401 - any keys of the section
+def stub_config(*arguments: str, **options: Any) -> McpServer:  # noqa: ANN401 - any keys of the section
     """Return the configuration of the stub server."""
-    return McpServerConfig.model_validate({"command": sys.executable, "args": (str(STUB), *arguments), **options})
+    return McpServer.model_validate({"name": "stub", "command": sys.executable, "args": (str(STUB), *arguments), **options})
 
 
-async def approve(config: McpServerConfig, *names: str) -> list[McpToolOffer]:
+async def approve(config: McpServer, *names: str) -> list[McpToolOffer]:
     """Approve the tools of these names, or all that a server offers."""
     with anyio.fail_after(30):
-        return await review_mcp_server("stub", config, lambda offer: offer.tool.name in names or not names)
+        return await review_mcp_server(config, lambda offer: offer.tool.name in names or not names)
 
 
 class Caller:
     """Calls the tools of a server that is configured as `stub`."""
 
-    def __init__(self, config: McpServerConfig, approver: Approver | None = None) -> None:
-        self.servers = McpServers({"stub": config})
+    def __init__(self, config: McpServer, approver: Approver | None = None) -> None:
+        self.servers = McpServers([config])
         self.tools = {tool.name: tool for tool in self.servers.tools}
         self._approver = approver
 

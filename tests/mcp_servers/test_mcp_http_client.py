@@ -12,9 +12,9 @@ pytest.importorskip("mcp", reason="MCP is an extra: pip install 'nearfar[mcp]'")
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_stubs import Caller, approve
 
-from nearfar import ConfigError, McpServerConfig, Unavailable
+from nearfar import ConfigError, McpServer, Unavailable
 from nearfar.orchestrator.compose.hub import ServeConfig
-from nearfar.orchestrator.serve.server import serving_mcp
+from nearfar.orchestrator.serve import serving_mcp
 from nearfar.protocols.access import Access
 
 pytestmark = pytest.mark.anyio
@@ -45,10 +45,10 @@ def stub() -> MCPServer:
 
 
 @asynccontextmanager
-async def served(tokens: dict[str, str] | None = None) -> AsyncIterator[McpServerConfig]:
+async def served(tokens: dict[str, str] | None = None) -> AsyncIterator[McpServer]:
     """Serve the stub, and yield a configuration for it."""
     async with serving_mcp(stub(), LOOPBACK, Access(tokens)) as url:
-        yield McpServerConfig(url=url, token_variable="STUB_TOKEN" if tokens else None, call_seconds=20)
+        yield McpServer(name="stub", url=url, token_variable="STUB_TOKEN" if tokens else None, call_seconds=20)
 
 
 async def test_a_server_with_a_token_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ async def test_a_message_without_end_is_given_up() -> None:
 
 async def test_a_server_that_is_not_there_is_an_error_that_says_so() -> None:
     with pytest.raises(Unavailable, match="the MCP server stub cannot be reached"):
-        await approve(McpServerConfig(url="http://127.0.0.1:9/mcp"))
+        await approve(McpServer(name="stub", url="http://127.0.0.1:9/mcp"))
 
 
 class Elsewhere(BaseHTTPRequestHandler):
@@ -128,7 +128,7 @@ async def test_a_redirect_to_another_host_is_not_followed_and_the_token_stays(mo
     monkeypatch.setenv("STUB_TOKEN", TOKEN)
     async with answering(None) as (other, stolen), answering(other.replace("127.0.0.1", "localhost")) as (url, sent):
         with pytest.raises(Unavailable):
-            await approve(McpServerConfig(url=url, token_variable="STUB_TOKEN", start_seconds=5))
+            await approve(McpServer(name="stub", url=url, token_variable="STUB_TOKEN", start_seconds=5))
     assert any(TOKEN in headers.get("authorization", "") for headers in sent)
     assert not stolen
 

@@ -21,11 +21,11 @@ from mcp_types import CallToolResult, ElicitResult
 
 from nearfar import Hybrid, MemoryStore, Mode, Policy, RecallConfig, ScriptedAgent, Sensitivity, Side, TaskMemory, Tier, ToolCall, tool
 from nearfar.orchestrator.compose.hub import CallerConfig, ServeConfig
+from nearfar.orchestrator.serve import HttpServer, serve_hybrid, serving_mcp
 from nearfar.orchestrator.serve.mcp_server import mcp_server
-from nearfar.orchestrator.serve.server import HttpServer, serve_hybrid, serving_mcp
 from nearfar.protocols import ConfigError
 from nearfar.protocols.access import Access
-from nearfar.protocols.tokens import Scope, TokenRecord, hashed
+from nearfar.protocols.security import Scope, TokenRecord, hashed
 
 pytestmark = pytest.mark.anyio
 ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["2026-07-28", "2025-11-25"])
@@ -403,7 +403,7 @@ async def test_a_host_that_listens_does_not_hold_up_the_end_of_the_server() -> N
 
 
 def test_the_server_loads_the_package_of_mcp_when_a_host_asks() -> None:
-    code = "import sys, nearfar.orchestrator.serve.server; print('mcp' in sys.modules)"
+    code = "import sys, nearfar.orchestrator.serve; print('mcp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout == "False\n"
 
 

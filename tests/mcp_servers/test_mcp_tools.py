@@ -290,7 +290,7 @@ async def test_a_hybrid_calls_the_tools_and_treats_their_results_as_untrusted() 
     call = ToolCall(id="1", name="stub__note", arguments={"text": "milk"})
     again = ToolCall(id="2", name="stub__note", arguments={"text": "send it to eve"})
     person = Person(False)
-    async with Hybrid(near=ScriptedAgent([call, again, "done"]), mcp={"stub": config}, approver=person) as hybrid:
+    async with Hybrid(near=ScriptedAgent([call, again, "done"]), tools=[config], approver=person) as hybrid:
         result = await hybrid.run("note milk")
     first, second = result.tool_calls
     assert (first.outcome, second.outcome) == ("done", "not_run")
@@ -305,10 +305,10 @@ def test_a_server_ends_with_each_event_loop_and_with_synchronous_use() -> None:
     told: list[int] = []
 
     script: list[ToolCall | str] = [ToolCall(id="1", name="stub__process"), "done"]
-    hybrid = Hybrid(near=ScriptedAgent([*script, *script]), mcp={"stub": config})
+    hybrid = Hybrid(near=ScriptedAgent([*script, *script]), tools=[config])
     for _ in range(2):
         told.append(int(asyncio.run(hybrid.run("who are you?")).tool_calls[0].result))
-    with Hybrid(near=ScriptedAgent(script), mcp={"stub": config}) as synchronous:
+    with Hybrid(near=ScriptedAgent(script), tools=[config]) as synchronous:
         told.append(int(synchronous.run_sync("who are you?").tool_calls[0].result))
     assert len(set(told)) == 3
     for process in told:

@@ -14,7 +14,7 @@ from nearfar.orchestrator.memory import validation
 from nearfar.orchestrator.memory.engine import Hit
 from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.provenance import Origin, combined, stamp
-from nearfar.orchestrator.memory.recall.ranking import WINDOW, depth, fuse
+from nearfar.orchestrator.memory.ranking import WINDOW, depth, fuse
 from nearfar.orchestrator.memory.vectors import passages, texts_of
 from nearfar.protocols import InvalidRequest
 from nearfar.protocols.items import TIERS, TRUST, ItemAddress, Source, Tier

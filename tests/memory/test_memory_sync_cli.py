@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.task import TaskScope
 from nearfar.orchestrator.task.stores import CacheConfig
-from nearfar.orchestrator.task.task import TaskScope
-from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Sensitivity, Side, StepReply, StepRequest, Usage, tokens
+from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Sensitivity, Side, StepReply, StepRequest, Usage, security
 from nearfar.protocols.token_file import add_token
 
 pytestmark = pytest.mark.timeout(120)
@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
         peer = f'[memory.peers.hub]\naddress = "127.0.0.1:{port}"\ntoken_variable = "TOKEN_OF_{name.upper()}"\n'
         memory = f'[memory]\npath = "{name}.db"\nuser = "{user}"\ntier = "user"\nembed = false\n{peer}'
         (tmp_path / f"{name}.toml").write_text(memory, encoding="utf-8")
-        token = add_token(tmp_path / "workers.toml", name, scopes=[tokens.Scope.MEMORY]).token
+        token = add_token(tmp_path / "workers.toml", name, scopes=[security.Scope.MEMORY]).token
         monkeypatch.setenv(f"TOKEN_OF_{name.upper()}", token)
     return tmp_path
 

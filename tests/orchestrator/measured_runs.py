@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from nearfar.orchestrator.lab.study.configurations import run_key
+from nearfar.orchestrator.lab.study import run_key
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from nearfar.orchestrator.routing.run_records import Outcome, RunRecord

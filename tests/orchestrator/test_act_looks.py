@@ -9,9 +9,9 @@ import pytest
 from nearfar import Hybrid, Policy, Result, Tool, tool
 from nearfar.orchestrator.routing.call_looks import call_findings, call_opinion, text_of_calls, unmentioned_arguments
 from nearfar.orchestrator.routing.escalation import Escalation
-from nearfar.orchestrator.routing.escalation_training import draft_examples_of, train_escalation
 from nearfar.orchestrator.routing.looks import Cost
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, read_traces
+from nearfar.orchestrator.routing.training import draft_examples_of, train_escalation
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import (
     ApprovalRequest,

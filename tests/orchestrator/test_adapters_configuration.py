@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("llguidance", reason="running models needs an engine: pip install 'nearfar[onnx]'")
 
 from nearfar import Hybrid, Policy, Strategy, load_config
-from nearfar.orchestrator.compose.agents import NearConfig, model_path
+from nearfar.orchestrator.compose import NearConfig, model_path
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 
 ALONE = Policy(strategy=Strategy.DEVICE)

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from nearfar import Config, Hybrid, MemoryStore, Policy, Records, Strategy, TaskMemory, load_config, tool
 from nearfar.orchestrator.cache import AnswerCache
 from nearfar.orchestrator.hybrid.arguments import HybridArguments, TaskOptions
+from nearfar.orchestrator.task import Prompt
 from nearfar.orchestrator.task.stores import CacheConfig
-from nearfar.orchestrator.task.task import Prompt
 from nearfar.orchestrator.task.tools import ToolOptions
 from nearfar.protocols import ConfigError, DeviceState, DeviceStateSource, InvalidRequest, Message, ScriptedAgent
 
@@ -54,7 +54,7 @@ def agent(*texts: str) -> ScriptedAgent:
     return ScriptedAgent([*(texts or ("hi",))])
 
 
-PARTS = ("near", "far", "agents", "instructions", "tools", "approver", "policy", "memory", "records", "mcp")
+PARTS = ("near", "far", "agents", "instructions", "tools", "approver", "policy", "memory", "records")
 KEPT = ("where", "runs", "budgets", "privacy", "traces", "cache", "checkpointer")
 
 

@@ -10,13 +10,13 @@ import pytest
 from attached import PAGE, PIXEL, png
 
 from nearfar import Hybrid, Records
-from nearfar.orchestrator.agents.pool import _hashes
+from nearfar.orchestrator.agents import _hashes
 from nearfar.orchestrator.budgets.account import most_prompt_tokens
 from nearfar.orchestrator.cache.admission import exact_key, question_of
 from nearfar.orchestrator.compression import compress
+from nearfar.orchestrator.task import TaskScope, as_messages
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import TaskScope, as_messages
 from nearfar.orchestrator.tracing import open_traces
 from nearfar.protocols import (
     Attachment,

@@ -15,7 +15,7 @@ from nearfar.orchestrator.task.events import TaskFinished
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.protocols import DeadlineExceeded, InvalidRequest, Limits, Sensitivity, StepRequest, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,7 @@ from nearfar import Config, Hybrid, Message
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import AgentChoice
 from nearfar.orchestrator.cli.selection import DEMO_SEED, chosen_config
-from nearfar.orchestrator.compose.agents import EMBEDDED_CONFIDENCE
+from nearfar.orchestrator.compose import EMBEDDED_CONFIDENCE
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from nearfar.orchestrator.task.tools import Approver
 from nearfar.protocols import NearfarError, ScriptedAgent

@@ -14,8 +14,8 @@ from nearfar.orchestrator.cli.worker import PagePlan, open_page, page_data, page
 from nearfar.orchestrator.compose.hub import HubConfig
 from nearfar.protocols import ConfigError, ModelNotFound
 from nearfar.protocols.hub import Hub
+from nearfar.protocols.security import Scope, token_digest
 from nearfar.protocols.token_file import read_tokens
-from nearfar.protocols.tokens import Scope, token_digest
 
 LOCAL = HubConfig(address="127.0.0.1:0", web_address="127.0.0.1:0")
 

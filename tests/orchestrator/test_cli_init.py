@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from nearfar import Policy, Preset, load_config
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.cli.init import USUAL_MODELS
-from nearfar.orchestrator.compose.agents import far_handle
+from nearfar.orchestrator.cli.config import USUAL_MODELS
+from nearfar.orchestrator.compose import far_handle
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
 
@@ -30,7 +30,7 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     async def no_servers() -> list[object]:
         return []
 
-    monkeypatch.setattr("nearfar.orchestrator.cli.init.find_servers", no_servers)
+    monkeypatch.setattr("nearfar.orchestrator.cli.config.find_servers", no_servers)
     return tmp_path
 
 

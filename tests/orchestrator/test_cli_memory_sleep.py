@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from nearfar import MemoryStore, Source
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory, Fact
+from nearfar.orchestrator.memory.agent_memory import AgentMemory, Fact
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
 

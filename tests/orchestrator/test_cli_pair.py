@@ -20,8 +20,8 @@ from nearfar.protocols import ConfigError
 from nearfar.protocols.address import Pairing, fingerprint_of, parse_pairing
 from nearfar.protocols.channel import ServerTls
 from nearfar.protocols.hub import Hub, serve_hub
+from nearfar.protocols.security import Scope, token_digest
 from nearfar.protocols.token_file import read_tokens
-from nearfar.protocols.tokens import Scope, token_digest
 
 ADDRESS = "192.168.1.20:7445"
 URI = Pairing(address=ADDRESS, token="5f" * 32, fingerprint="sha256:" + "0a" * 32, name="telephone").uri

@@ -9,8 +9,8 @@ from certificates import Authority
 from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator.cli import app
+from nearfar.protocols.security import hashed
 from nearfar.protocols.token_file import read_tokens
-from nearfar.protocols.tokens import hashed
 
 
 @pytest.fixture(autouse=True)

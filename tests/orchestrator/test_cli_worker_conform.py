@@ -15,9 +15,9 @@ from nearfar.orchestrator.compose.hub import HubConfig, accept_workers
 from nearfar.protocols import Capabilities, Limits, ScriptedAgent, StepRequest, ToolCall, Unavailable
 from nearfar.protocols.attach import Worker
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.security import Scope
 from nearfar.protocols.testing.agent_conformance import CHECKS
 from nearfar.protocols.token_file import add_token
-from nearfar.protocols.tokens import Scope
 
 pytestmark = pytest.mark.anyio
 

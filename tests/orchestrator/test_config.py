@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.compose.agents import GatewayConfig, LocalFarConfig, NearConfig
+from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.compose.config import load_config, parse_config
 from nearfar.orchestrator.task.modes import Mode, Strategy
 from nearfar.protocols import ConfigError

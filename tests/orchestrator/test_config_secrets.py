@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.compose.agents import far_handle, parse_far
+from nearfar.orchestrator.compose import far_handle, parse_far
 from nearfar.orchestrator.compose.config import Config, parse_config
 from nearfar.protocols import ConfigError, ScriptedAgent
 from nearfar.protocols.server import serve

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar import Hybrid
-from nearfar.orchestrator.task.task import as_messages
+from nearfar.orchestrator.task import as_messages
 from nearfar.protocols import InvalidRequest, Message, NearfarError, ScriptedAgent, ToolCall, ToolResult
 
 CALL = ToolCall(id="c1", name="look", arguments={"place": "Aldara"})

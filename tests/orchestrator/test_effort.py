@@ -2,12 +2,13 @@
 
 import math
 import random
+import re
 from pathlib import Path
 
 import pytest
 
-from nearfar import Hybrid, InvalidRequest, Policy, ScriptedAgent, Side, StepRequest
-from nearfar.orchestrator.routing.efforts import Efforts, LogNormal, ReasonedStep, StepKind
+from nearfar import ConfigError, Hybrid, InvalidRequest, Policy, ScriptedAgent, Side, StepRequest
+from nearfar.orchestrator.routing.habits import Efforts, LogNormal, ReasonedStep, StepKind
 from nearfar.orchestrator.routing.traces import read_outcomes
 from nearfar.orchestrator.task.results import AskedReasoning
 from nearfar.protocols import Capabilities, Effort, Finished, FinishReason, Sensitivity, Usage
@@ -93,6 +94,18 @@ async def test_the_log_keeps_what_is_usual_over_a_restart(tmp_path: Path) -> Non
     async with Hybrid(near=thinker, policy=policy) as hybrid:
         await hybrid.run("Sum", effort=0.3)
     assert 64 <= (thinker.requests[0].max_reasoning_tokens or 0) < 300
+
+
+@pytest.mark.parametrize("damage", ['"tokens":0', '"tokens":-5', f'"tokens":{10**400}', '"asked":{"tokens":NaN}', '"asked":{"most":0}'])
+async def test_a_log_with_reasoning_that_cannot_be_is_a_configuration_error(damage: str, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    policy = Policy.model_validate({"router": {"log": log}})
+    async with Hybrid(near=_Thinker(Side.NEAR, can_limit=True).agent, policy=policy) as hybrid:
+        await hybrid.run("Sum")
+    before, mark, after = log.read_text().partition('"reasoned":[{')
+    log.write_text(f"{before}{mark}{re.sub(f'{damage.partition(chr(58))[0]}:[^,}}]*', damage, after, count=1)}")
+    with pytest.raises(ConfigError, match="line 1 is no outcome"):
+        read_outcomes(log)
 
 
 async def test_a_step_that_was_limited_is_another_request() -> None:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from nearfar import Hybrid
-from nearfar.orchestrator.compose.agents import NearConfig, open_local
+from nearfar.orchestrator.compose import NearConfig, open_local
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.stores import MemoryConfig, RunsConfig

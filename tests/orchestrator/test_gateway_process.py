@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from nearfar import Hybrid, Result
-from nearfar.orchestrator.agents.gateway_process import GatewayProcess
-from nearfar.orchestrator.compose.agents import LocalFarConfig, NearConfig, parse_far
+from nearfar.orchestrator.compose import LocalFarConfig, NearConfig, parse_far
+from nearfar.orchestrator.compose.gateway_process import GatewayProcess
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from nearfar.orchestrator.storage.owners import SocketFolder
 from nearfar.orchestrator.task.policy import Policy
@@ -34,7 +34,7 @@ from nearfar.protocols import (
     Unavailable,
     complete,
 )
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -139,8 +139,8 @@ async def test_a_far_model_that_does_not_exist_is_reported_as_such() -> None:
 
 PARENT = """
 import asyncio
-from nearfar.orchestrator.compose.agents import LocalFarConfig
-from nearfar.orchestrator.agents.gateway_process import GatewayProcess
+from nearfar.orchestrator.compose import LocalFarConfig
+from nearfar.orchestrator.compose.gateway_process import GatewayProcess
 async def main():
     gateway = await GatewayProcess.start(LocalFarConfig(threads=1))
     print(gateway.process_id, flush=True)
@@ -314,7 +314,7 @@ async def test_a_step_whose_time_is_over_while_the_gateway_is_replaced_says_so_a
 
 async def test_where_sockets_have_no_files_the_gateway_has_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Windows."""
-    monkeypatch.setattr("nearfar.orchestrator.agents.gateway_process._HAS_SOCKET_FILES", False)
+    monkeypatch.setattr("nearfar.orchestrator.compose.gateway_process._HAS_SOCKET_FILES", False)
     gateway = await GatewayProcess.start(FAR)
     try:
         assert gateway.card.name == "far"

@@ -13,10 +13,10 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.store.memory import InMemoryStore
 
 from nearfar import Hybrid, Records, Tool, tool
-from nearfar.orchestrator.agents.pool import AgentHandle, AgentPool
+from nearfar.orchestrator.agents import AgentHandle, AgentPool
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.events import AttemptEnded, AttemptStarted, TaskFinished
 from nearfar.orchestrator.task.policy import Policy
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
     Capabilities,
     ConfigError,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.util.json_text import append_line, drop_lines, read_lines
+from nearfar.orchestrator.util.text import append_line, drop_lines, read_lines
 
 
 def test_lines_are_dropped_in_place_and_what_others_append_is_kept(tmp_path: Path) -> None:

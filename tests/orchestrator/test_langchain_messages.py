@@ -19,7 +19,7 @@ from langchain_core.messages import (
 from langchain_core.messages.content import create_image_block, create_text_block
 
 from nearfar import Hybrid, InvalidRequest, Message, ProviderState, ScriptedAgent, ToolCall, ToolResult
-from nearfar.orchestrator.task.task import STATE, as_messages
+from nearfar.orchestrator.task import STATE, as_messages
 
 LOOK = {"name": "look", "args": {"place": "Aldara"}, "id": "c1"}
 CALL = ToolCall(id="c1", name="look", arguments={"place": "Aldara"})

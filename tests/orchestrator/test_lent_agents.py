@@ -25,11 +25,10 @@ from nearfar.protocols import (
 )
 from nearfar.protocols.attach import Worker
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.security import Scope
 from nearfar.protocols.steps import Message
-from nearfar.protocols.testing import chaos_proxy
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import chaos_proxy, eventually
 from nearfar.protocols.token_file import add_token, revoke_tokens
-from nearfar.protocols.tokens import Scope
 
 pytestmark = pytest.mark.anyio
 

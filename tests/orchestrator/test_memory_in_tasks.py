@@ -11,10 +11,10 @@ from pydantic import JsonValue
 from nearfar import Hybrid, ItemAddress, MemoryStore, Records, Result, Source, Tier, tool
 from nearfar.orchestrator.compose.hub import AttachedConfig
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
+from nearfar.orchestrator.memory.agent_memory import WorkingMemory
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_tasks import NOTES, SCOPE, TaskMemory, memory_tools
-from nearfar.orchestrator.memory.recall.agent_memory import WorkingMemory
-from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
+from nearfar.orchestrator.memory.ranking import Granularity, episodic
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.stores import CacheConfig, MemoryConfig, RecallConfig
 from nearfar.protocols import PrivacyViolation, ScriptedAgent, Side, StepRequest, StoreUnavailable, ToolCall

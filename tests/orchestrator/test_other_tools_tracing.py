@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from nearfar import Hybrid, tool
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task import Task
 from nearfar.protocols import ConfigError, Message, ScriptedAgent, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.orchestrator.routing.eligibility import Eligible, eligible
+from nearfar.orchestrator.task import Needs
 from nearfar.orchestrator.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.task import Needs
 from nearfar.protocols import Capabilities, ConfigError, NearfarError, Prices, PrivacyViolation, Sensitivity, Side, Unsupported
 
 

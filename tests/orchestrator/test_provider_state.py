@@ -9,15 +9,15 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import JsonValue
 
 from nearfar import Hybrid, Records, tool
-from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.budgets.account import most_prompt_tokens
 from nearfar.orchestrator.cache.admission import exact_key
 from nearfar.orchestrator.safety.placeholders import map_request_texts
 from nearfar.orchestrator.safety.privacy import RunPrivacy
+from nearfar.orchestrator.task import TaskScope
 from nearfar.orchestrator.task.labels import Label
 from nearfar.orchestrator.task.policy import Policy, PrivacyConfig
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import TaskScope
 from nearfar.orchestrator.tracing import open_traces
 from nearfar.protocols import (
     Finished,

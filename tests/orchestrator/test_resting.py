@@ -11,11 +11,11 @@ import pytest
 from in_memory_engine import InMemoryEngine
 
 from nearfar import Hybrid, MemoryStore, Records, Source
+from nearfar.orchestrator.memory.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.engine import ItemSelection
+from nearfar.orchestrator.memory.episodic import MemoryTurn
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
-from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.episodic import MemoryTurn
-from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
+from nearfar.orchestrator.memory.ranking import Granularity, episodic
 from nearfar.orchestrator.task.stores import CacheConfig, ConsolidationConfig
 from nearfar.protocols import DeviceState, DeviceStateSource, PowerSource, ScriptedAgent, Side, StoreUnavailable
 from nearfar.protocols.items import Namespace

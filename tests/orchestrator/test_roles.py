@@ -41,11 +41,11 @@ from nearfar import (
 )
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.compose.config import load_config
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.events import TaskEvent
 from nearfar.orchestrator.task.labels import Integrity
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.testing.transports import Transport, grpc_tcp, in_process
+from nearfar.protocols.testing import Transport, grpc_tcp, in_process
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ from measured_runs import APPS_TOOLS, SEARCH_TOOLS, WORLDS
 
 from nearfar.orchestrator.routing.costs import lineage
 from nearfar.orchestrator.routing.task_classes import UNKNOWN, TaskClasses
+from nearfar.orchestrator.task import last_words
 from nearfar.orchestrator.task.modes import NAME, NUMBER, Shape, TaskProfile, changes_something
-from nearfar.orchestrator.task.task import last_words
 from nearfar.protocols import Message
 
 

@@ -28,10 +28,10 @@ from nearfar import (
     Unavailable,
     tool,
 )
-from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope, Units
+from nearfar.orchestrator.budgets import BudgetBook, BudgetScope, Units
 from nearfar.orchestrator.budgets.storage import MemoryStorage
-from nearfar.orchestrator.routing.agreement import AgreementRates
 from nearfar.orchestrator.routing.costs import TaskKind
+from nearfar.orchestrator.routing.habits import AgreementRates
 from nearfar.orchestrator.routing.traces import read_outcomes
 from nearfar.orchestrator.task.events import AgentText, TaskFinished, ToolStarted
 from nearfar.orchestrator.task.results import JudgedProposal, ToolOutcome

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from nearfar.orchestrator.strategies.calls import TaskGraphBuilder, TaskRuntime, add_node
 from nearfar.orchestrator.strategies.state import TaskContext, TaskState, as_json, value_of
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.labels import OPEN, Integrity, Label
 from nearfar.orchestrator.task.policy import Policy
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message
 from nearfar.protocols.items import Tier
 

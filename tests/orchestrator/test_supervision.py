@@ -10,13 +10,13 @@ from linked import LINKS
 from supervised_pair import TASK, Pair, look, looks_at, supervised, turn_of, working
 
 from nearfar import Hybrid, Records, tool
-from nearfar.orchestrator.agents.pool import AgentHandle, AgentPool
+from nearfar.orchestrator.agents import AgentHandle, AgentPool
 from nearfar.orchestrator.routing.eligibility import eligible
 from nearfar.orchestrator.strategies.prompts import with_plan
+from nearfar.orchestrator.task import Needs
 from nearfar.orchestrator.task.events import AgentText, CallEnded, SupervisorSpoke, TaskEvent, TaskFinished
 from nearfar.orchestrator.task.modes import Mode, Strategy
 from nearfar.orchestrator.task.results import Call
-from nearfar.orchestrator.task.task import Needs
 from nearfar.protocols import (
     ConfigError,
     DeadlineExceeded,
@@ -33,7 +33,7 @@ from nearfar.protocols import (
     Unavailable,
 )
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 
 pytestmark = pytest.mark.anyio
 

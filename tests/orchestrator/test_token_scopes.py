@@ -13,9 +13,9 @@ from nearfar.orchestrator.memory.sync.service import MemoryService, peers_of, se
 from nearfar.protocols import NearfarError, PermissionDenied, ScriptedAgent, Unsupported
 from nearfar.protocols.access import REQUIRED, Access
 from nearfar.protocols.hub import Hub, HubService, serve_hub
+from nearfar.protocols.security import Scope, TokenRecord, hashed
 from nearfar.protocols.server import listening, serve
 from nearfar.protocols.status import from_rpc_error
-from nearfar.protocols.tokens import Scope, TokenRecord, hashed
 from nearfar.protocols.v1 import agent_pb2, hub_pb2, memory_pb2
 
 pytestmark = pytest.mark.anyio

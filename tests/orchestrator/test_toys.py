@@ -6,7 +6,7 @@ from nearfar import Hybrid, tool
 from nearfar.orchestrator.compose.config import parse_config
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld
-from nearfar.orchestrator.strategies.own_tools import WORLD_TOOLS, require_own_tools
+from nearfar.orchestrator.strategies.prompts import WORLD_TOOLS, require_own_tools
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import AgentCard, ConfigError, ScriptedAgent, Sensitivity, Side, ToolSpec, Unsupported
 

@@ -51,8 +51,8 @@ from nearfar import (
     tool,
 )
 from nearfar.orchestrator.memory.in_tasks import SCOPE, TaskMemory
-from nearfar.orchestrator.memory.recall.ranking import Granularity, episodic
-from nearfar.orchestrator.task.task import Prompt
+from nearfar.orchestrator.memory.ranking import Granularity, episodic
+from nearfar.orchestrator.task import Prompt
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from nearfar import Attempt, ConfigError, Hybrid, InvalidRequest, Message, Result, ScriptedAgent, Side, StepRequest, ToolCall, tool
-from nearfar.orchestrator.routing.escalation_training import draft_examples_of
+from nearfar.orchestrator.routing.draft_outcomes import Faults, ReportedFault
 from nearfar.orchestrator.routing.traces import read_traces
+from nearfar.orchestrator.routing.training import draft_examples_of
 from nearfar.orchestrator.strategies.prompts import JUDGE, PLAN, PRIOR
 from nearfar.orchestrator.strategies.verifying import CandidateEvidence, GroundedVerifier, SchemaVerifier
-from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task import Task
 from nearfar.protocols import Capabilities
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.items import Tier
 
 QUESTION = "Is the invoice of Mira Falk paid?"
 pytestmark = pytest.mark.anyio
@@ -132,6 +134,16 @@ async def test_a_private_draft_is_not_shown_to_a_far_judge() -> None:
     assert (result.text, judge.verdicts, judge.priors) == ("yes", [], [])
 
 
+@pytest.mark.parametrize("kind", ["outcome", "prior_first"])
+async def test_a_far_judge_is_told_nothing_of_a_task_that_only_this_device_may_serve(kind: str) -> None:
+    judge = Judge("Right: No")
+    policy = {"strategy": "cascade", "sensitivity": "public", "evidence": {"verifiers": [kind], "judge": "far"}}
+    near, other = ScriptedAgent(["yes"], name="near", confidence=0.9), ScriptedAgent(["no"], name="other")
+    async with Hybrid(near=near, far=judge, agents={"other": other}, policy=policy) as hybrid:
+        result = await hybrid.run(QUESTION, mode="only_on_device")
+    assert (result.text, judge.requests) == ("yes", [])
+
+
 async def test_a_prior_is_written_once_a_kind_before_any_work_is_seen() -> None:
     judge = Judge("1. met\n2. not met, turn 1\nRight: No")
     looked_up: list[Reply] = [ToolCall(id="1", name="invoices", arguments={"name": "Mira Falk"}), "paid"]
@@ -145,6 +157,14 @@ async def test_a_prior_is_written_once_a_kind_before_any_work_is_seen() -> None:
     shown = [request.messages[-1].text for request in judge.verdicts]
     assert "1. The invoice of Mira Falk was looked up." in shown[0]
     assert "1. The invoice of Ruth Berg was looked up." in shown[1]
+
+
+async def test_no_prior_is_kept_of_a_task_that_asks_for_no_store() -> None:
+    judge = Judge("Right: Yes")
+    async with hybrid_of(judge, "prior_first") as hybrid:
+        for cache in ("no-store", "use", "no-store", "use"):
+            await hybrid.run(QUESTION, cache=cache)
+    assert len(judge.priors) == 3
 
 
 async def test_a_rubric_asks_no_judge_before_a_report_has_named_a_fault() -> None:
@@ -209,6 +229,35 @@ async def test_a_fault_of_a_private_answer_is_told_to_private_tasks_of_its_user_
         assert not [request for request in judge.requests if "Falk." in request.messages[-1].text]
         await hybrid.run(QUESTION, sensitivity="private", user="ann")
     assert "fault: It names Mira Falk." in judge.requests[-1].messages[-1].text
+
+
+def test_a_private_fault_takes_no_place_from_those_that_other_users_may_be_told() -> None:
+    faults = Faults()
+    faults.add(ReportedFault("bills", "It is a guess."))
+    for number in range(60):
+        faults.add(ReportedFault("bills/paid", f"It names patient {number}.", Tier.USER, "ann"))
+    assert faults.of("bills/paid", user="bo", reach=Tier.SHARED) == ["It is a guess."]
+    faults.add(ReportedFault("bills/paid", "It is rude."))
+    assert faults.of("bills/paid", user="bo", reach=Tier.USER) == ["It is rude."]
+
+
+def test_faults_that_were_named_once_make_room_for_later_ones() -> None:
+    faults = Faults()
+    for number in range(60):
+        faults.add(ReportedFault("bills", f"Item {number} is missing."))
+    for user in ("ann", "bo"):
+        faults.add(ReportedFault("bills", "It is a guess.", user=user))
+    assert faults.of("bills", user="bo", reach=Tier.SHARED)[0] == "It is a guess."
+
+
+async def test_a_fault_that_looks_private_does_not_keep_later_tasks_on_the_device() -> None:
+    judge = Judge("Right: No")
+    async with hybrid_of(judge, "rubric", "outcome") as hybrid:
+        done = await hybrid.run(QUESTION)
+        hybrid.report(done, score=0.0, because="It was to name mira.falk@example.org.")
+        result = await hybrid.run(QUESTION)
+    assert (result.text, result.agent) == ("later", "far")
+    assert not [request for request in judge.verdicts if "mira.falk" in request.messages[-1].text]
 
 
 async def test_a_fault_is_told_in_one_line_of_whole_characters() -> None:

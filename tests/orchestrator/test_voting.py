@@ -7,7 +7,7 @@ import pytest
 from nearfar import Hybrid, ScriptedAgent, Side, tool
 from nearfar.orchestrator.routing.answers import Answer
 from nearfar.orchestrator.strategies.voting import Ballot
-from nearfar.protocols import ToolCall, Unavailable
+from nearfar.protocols import Finished, FinishReason, ToolCall, Unavailable, Usage
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -16,6 +16,10 @@ QUESTION = "How many moons has Mars?"
 
 def near_of(*answers: Reply, confidence: float | None = 0.7) -> ScriptedAgent:
     return ScriptedAgent(answers, name="near", confidence=confidence)
+
+
+def _end(confidence: float) -> Finished:
+    return Finished(model="scripted", reason=FinishReason.STOP, usage=Usage(output_tokens=1), confidence=confidence)
 
 
 def policy_of(votes: int, **more: object) -> dict[str, object]:
@@ -80,6 +84,15 @@ async def test_an_answer_with_a_schema_or_after_tools_or_of_a_far_agent_is_not_v
         await hybrid.run(QUESTION, output={"type": "object", "properties": {"moons": {"type": "integer"}}})
         await hybrid.run(QUESTION, strategy="cloud")
     assert (len(near.requests), len(far.requests)) == (3, 1)
+
+
+async def test_the_confidence_is_that_of_the_answer_that_was_elected() -> None:
+    samples = [(text, _end(sure)) for text, sure in (("1", 0.6), ("2", 0.95))]
+    far = ScriptedAgent(["3"], name="far", side=Side.FAR)
+    policy = {"strategy": "cascade", "sensitivity": "public", "evidence": {"votes": 5}}
+    async with Hybrid(near=ScriptedAgent(samples, name="near"), far=far, policy=policy) as hybrid:
+        result = await hybrid.run(QUESTION)
+    assert (result.text, result.confidence) == ("2", 0.95)
 
 
 async def test_the_evidence_judges_the_answer_that_was_elected() -> None:

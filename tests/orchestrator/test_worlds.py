@@ -4,12 +4,26 @@ from collections.abc import Callable
 
 import pytest
 
-from nearfar.orchestrator.lab.worlds import SPLITS, Episode, SolvableWorld, Split, World, WorldTask, names, split_of
+from nearfar.orchestrator.lab.worlds import (
+    SPLITS,
+    Episode,
+    OracleAgent,
+    Program,
+    Solution,
+    SolvableWorld,
+    Split,
+    World,
+    WorldTask,
+    names,
+    parse_work,
+    split_of,
+    verdict_on_plan,
+    verdict_on_progress,
+)
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld
-from nearfar.orchestrator.lab.worlds.program import OracleAgent, Program, Solution, parse_work, verdict_on_plan, verdict_on_progress
 from nearfar.orchestrator.strategies.prompts import plan_request, verify_plan_request, verify_progress_request
-from nearfar.orchestrator.task.task import transcript
+from nearfar.orchestrator.task import transcript
 from nearfar.protocols import InvalidRequest, Message, StepRequest, ToolCall, ToolResult, complete
 
 KINDS = ("person", "company", "city", "country", "thing", "event", "note")

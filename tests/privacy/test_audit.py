@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from nearfar import Hybrid, Records, Tier, tool
-from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
+from nearfar.orchestrator.safety.outbound_filter import OutboundRecord, PrivacyRecords
 from nearfar.orchestrator.safety.placeholders import Placeholder
 from nearfar.orchestrator.safety.privacy import RunPrivacy
-from nearfar.orchestrator.safety.privacy_records import OutboundRecord, PrivacyRecords
 from nearfar.orchestrator.task.labels import Label
 from nearfar.orchestrator.task.policy import OnFinding, Policy, PrivacyConfig
 from nearfar.orchestrator.task.stores import CacheConfig, RunsConfig

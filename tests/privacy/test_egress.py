@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nearfar import Hybrid, Tier, tool
-from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
 from nearfar.orchestrator.safety.detection import UNCHECKED, Detectors, PrivateFinding, resolve
 from nearfar.orchestrator.safety.detection.contacts import EMAIL
@@ -25,9 +25,8 @@ from nearfar.orchestrator.safety.scanner import KnownSecrets, OutboundScanner
 from nearfar.orchestrator.task.labels import Label
 from nearfar.orchestrator.task.policy import OnFinding, Policy, PrivacyConfig
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
-from nearfar.protocols.agent import complete
+from nearfar.protocols.agent import DeviceState, complete
 from nearfar.protocols.client import RemoteAgent
-from nearfar.protocols.device_state import DeviceState
 from nearfar.protocols.hub_session import Registration, WorkerSession
 from nearfar.protocols.limits import Heartbeat
 from nearfar.protocols.secrets import inspected_by

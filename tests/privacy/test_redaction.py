@@ -23,7 +23,7 @@ from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.device.thin.llama_server import LlamaServer
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.compose.agents import GatewayConfig
+from nearfar.orchestrator.compose import GatewayConfig
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.messages import Peer
 from nearfar.orchestrator.memory.sync.service import serve_memory
@@ -38,9 +38,8 @@ from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.hub import Hub, serve_hub
 from nearfar.protocols.items import Tier
 from nearfar.protocols.secrets import GivenKey, StoredKey
-from nearfar.protocols.security import Authenticator
+from nearfar.protocols.security import Authenticator, Credentials
 from nearfar.protocols.server import serve
-from nearfar.protocols.tokens import Credentials
 
 KEY = "canary-of-a-provider-key-1f6b"
 TOKEN = "canary-of-a-bearer-token-2e5c"

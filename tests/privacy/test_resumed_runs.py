@@ -7,8 +7,8 @@ import pytest
 
 from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
+from nearfar.orchestrator.safety.outbound_filter import PrivacyRecords
 from nearfar.orchestrator.safety.privacy import RunPrivacy
-from nearfar.orchestrator.safety.privacy_records import PrivacyRecords
 from nearfar.orchestrator.task.policy import Policy, PrivacyConfig
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import InvalidOutput, Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, Unavailable

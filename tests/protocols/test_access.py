@@ -14,9 +14,9 @@ from nearfar.protocols import PermissionDenied, ScriptedAgent, TextDelta, Unauth
 from nearfar.protocols.access import Clock
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.hub import Hub, serve_hub
+from nearfar.protocols.security import Scope, TokenRecord, hashed
 from nearfar.protocols.server import Retention, Server, serve
-from nearfar.protocols.testing.transports import eventually
-from nearfar.protocols.tokens import Scope, TokenRecord, hashed
+from nearfar.protocols.testing import eventually
 
 pytestmark = pytest.mark.anyio
 

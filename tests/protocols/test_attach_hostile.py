@@ -12,7 +12,7 @@ from nearfar.protocols import ScriptedAgent, StepEvent, StepRequest, TextDelta, 
 from nearfar.protocols.access import Access, Context
 from nearfar.protocols.hub import SERVICE
 from nearfar.protocols.server import listening
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 from nearfar.protocols.v1 import hub_pb2 as pb
 from nearfar.protocols.wire import request_to_proto
 

@@ -11,8 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from nearfar.protocols import Message, ScriptedAgent, StepReply, StepRequest, Unavailable, complete
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import Server, serve
-from nearfar.protocols.testing import chaos_proxy
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import chaos_proxy, eventually
 
 pytestmark = pytest.mark.anyio
 REQUEST = StepRequest(messages=(Message.user("go"),))

@@ -38,7 +38,7 @@ from nearfar.protocols.limits import CALLS_OF_A_STRANGER, FREE_FAILURES, METADAT
 from nearfar.protocols.security import IDENTITY, bearer_metadata
 from nearfar.protocols.server import serve
 from nearfar.protocols.status import from_rpc_error
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 from nearfar.protocols.v1 import agent_pb2 as pb
 from nearfar.protocols.v1.agent_pb2_grpc import AgentServiceStub
 from nearfar.protocols.wire import request_to_proto

@@ -28,7 +28,7 @@ from nearfar.protocols import (
     record,
     stream,
 )
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -43,8 +43,7 @@ from nearfar.protocols.fakes import Reply
 from nearfar.protocols.hub import Heartbeat, Hub, WorkerTerms, serve_hub
 from nearfar.protocols.limits import MAX_MESSAGE_BYTES
 from nearfar.protocols.server import serve
-from nearfar.protocols.testing import chaos_proxy
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import chaos_proxy, eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -35,7 +35,7 @@ from nearfar.protocols.hub_session import failure_from_proto, registration_from_
 from nearfar.protocols.limits import MAX_MESSAGE_BYTES
 from nearfar.protocols.security import bearer_metadata
 from nearfar.protocols.status import from_rpc_error
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 from nearfar.protocols.v1 import agent_pb2, hub_pb2
 from nearfar.protocols.v1.hub_pb2_grpc import HubServiceStub
 

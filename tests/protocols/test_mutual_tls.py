@@ -24,10 +24,9 @@ from nearfar.protocols import (
 )
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
-from nearfar.protocols.security import IDENTITY
-from nearfar.protocols.server import Server, serve
-from nearfar.protocols.tokens import (
+from nearfar.protocols.security import (
     ANY_CERTIFICATE,
+    IDENTITY,
     ClientCertificate,
     Credentials,
     Scope,
@@ -36,6 +35,7 @@ from nearfar.protocols.tokens import (
     token_digest,
     token_records,
 )
+from nearfar.protocols.server import Server, serve
 
 REQUEST = StepRequest(messages=(Message.user("Who am I?"),))
 TOKENS = {"phone": "token-of-the-phone", "laptop": "token-of-the-laptop"}

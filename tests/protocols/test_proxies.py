@@ -17,7 +17,7 @@ from nearfar.protocols.channel import ClientTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.hub import Hub, serve_hub
 from nearfar.protocols.server import Server, serve
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 
 pytestmark = pytest.mark.anyio
 

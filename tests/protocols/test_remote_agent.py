@@ -40,8 +40,7 @@ from nearfar.protocols import (
 )
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import Retention, Server, serve
-from nearfar.protocols.testing import chaos_proxy
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import chaos_proxy, eventually
 from nearfar.protocols.v1 import agent_pb2 as pb
 from nearfar.protocols.v1.agent_pb2_grpc import AgentServiceStub
 from nearfar.protocols.wire import request_to_proto

@@ -24,8 +24,7 @@ from nearfar.protocols import (
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.server import Retention, serve
-from nearfar.protocols.testing import ChaosProxy, chaos_proxy
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import ChaosProxy, chaos_proxy, eventually
 
 pytestmark = pytest.mark.anyio
 

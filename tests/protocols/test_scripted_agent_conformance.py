@@ -6,8 +6,8 @@ from anyio.lowlevel import checkpoint
 from nearfar.protocols import Capabilities, Limits, ScriptedAgent, Side, StepRequest, ToolCall, ToolSpec
 from nearfar.protocols.agent import Agent
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.testing import TRANSPORTS, Transport
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, UnicodeUse, run_check
-from nearfar.protocols.testing.transports import TRANSPORTS, Transport
 
 CAPITAL = ToolSpec(
     name="capital",

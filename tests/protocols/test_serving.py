@@ -26,7 +26,7 @@ from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import serve
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 
 REQUEST = StepRequest(messages=(Message.user("hi"),))
 TOKENS = {"ann": "secret"}

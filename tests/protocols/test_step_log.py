@@ -5,7 +5,7 @@ import pytest
 
 from nearfar.protocols import IdempotencyConflict, InvalidOutput, InvalidRequest, RateLimited, ResumeLost, Unavailable
 from nearfar.protocols.step_log import LoggedStep, Retention, StepLog
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import eventually
 
 pytestmark = pytest.mark.anyio
 

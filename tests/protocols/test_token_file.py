@@ -14,7 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nearfar.protocols import ConfigError, NotFound
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.security import ANY_CERTIFICATE, EVERY_SCOPE, Scope, TokenRecord, Tokens, hashed
+from nearfar.protocols.testing import eventually
 from nearfar.protocols.token_file import (
     add_certificate,
     add_token,
@@ -27,7 +28,6 @@ from nearfar.protocols.token_file import (
     rotate_token,
     write_tokens,
 )
-from nearfar.protocols.tokens import ANY_CERTIFICATE, EVERY_SCOPE, Scope, TokenRecord, Tokens, hashed
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -260,7 +260,7 @@ def test_processes_that_add_tokens_at_once_lose_none(path: Path) -> None:
 import sys
 from pathlib import Path
 from nearfar.protocols.token_file import add_token
-from nearfar.protocols.tokens import EVERY_SCOPE
+from nearfar.protocols.security import EVERY_SCOPE
 for number in range(20):
     add_token(Path(sys.argv[1]), f"{sys.argv[2]}-{number}", scopes=EVERY_SCOPE)
 """

@@ -9,10 +9,9 @@ from http_server import Exchange, http_server
 from real_gateway import real_gateway, said
 
 from nearfar import Hybrid, Policy, Result
-from nearfar.orchestrator.compose.agents import GatewayConfig
+from nearfar.orchestrator.compose import GatewayConfig
 from nearfar.protocols import ScriptedAgent
-from nearfar.protocols.testing import chaos_proxy
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.testing import chaos_proxy, eventually
 
 pytestmark = pytest.mark.anyio
 POLICY = Policy.model_validate({"strategy": "cloud", "sensitivity": "public"})

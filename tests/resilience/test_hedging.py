@@ -11,7 +11,7 @@ from nearfar import Hybrid, Policy, Result, Tool, tool
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.orchestrator.compose.agents import GatewayConfig
+from nearfar.orchestrator.compose import GatewayConfig
 from nearfar.orchestrator.routing.costs import StepTaken
 from nearfar.orchestrator.strategies.hedging import Race
 from nearfar.orchestrator.task.events import AgentText, AttemptStarted, TaskEvent, TaskFinished

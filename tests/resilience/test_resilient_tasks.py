@@ -8,7 +8,7 @@ from moved_clock import MovedClock
 
 from nearfar import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.agents.breaker import Health
-from nearfar.orchestrator.compose.agents import GatewayConfig
+from nearfar.orchestrator.compose import GatewayConfig
 from nearfar.orchestrator.task.events import AgentText, TaskEvent, TaskFinished
 from nearfar.orchestrator.task.routing_policy import BreakerConfig
 from nearfar.protocols import RateLimited, ScriptedAgent, Side, Stalled, StepRequest, ToolCall, Unavailable

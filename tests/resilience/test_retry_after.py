@@ -11,7 +11,7 @@ from nearfar.cloud.failures import RetryPolicy
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.orchestrator.compose.agents import GatewayConfig
+from nearfar.orchestrator.compose import GatewayConfig
 from nearfar.protocols import Message, RateLimited, ScriptedAgent, Sensitivity, StepRequest, complete
 from nearfar.protocols.client import RemoteAgent
 

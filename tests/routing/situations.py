@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.modes import Situation
 from nearfar.orchestrator.task.policy import Policy
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Capabilities, Message, Prices, Sensitivity, Side
 
 NOON = datetime(2026, 11, 18, 12, 0)  # a Wednesday

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.budgets.book import Commitment
+from nearfar.orchestrator.budgets import Commitment
 from nearfar.orchestrator.routing.budget import (
     LEAST_WINDOW,
     TOLERANCE,

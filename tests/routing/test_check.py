@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from nearfar.orchestrator.routing.cards import DEFAULT_CARD, bind
+from nearfar.orchestrator.routing.drafts import DEFAULT_CARD, bind
 from nearfar.orchestrator.routing.escalation import Escalation, read_card
 from nearfar.orchestrator.routing.policy_check import findings, require_usable
 from nearfar.orchestrator.task.modes import Strategy
@@ -56,7 +56,8 @@ def test_the_default_policy_has_nothing_wrong_with_it() -> None:
             "warning",
             "it is refused",
         ),
-        ({"strategy": "eva", "router": {"far_share": 0.3}}, "warning", "only steer strategies route and cascade"),
+        ({"strategy": "minions", "router": {"far_share": 0.3}}, "warning", "a budget only steers strategies"),
+        ({"strategy": "eva", "router": {"threshold": 0.3}}, "warning", "only steers strategies route and cascade"),
         ({"router": {"explore_share": 0.3}}, "warning", "only strategy route explores"),
         ({"strategy": "route", "mode": "prefer_in_cloud", "router": {"threshold": 0.3}}, "warning", "only steer mode auto"),
         ({"strategy": "route", "router": {"threshold": 0.3, "far_share": 0.3}}, "warning", "it has no effect"),

@@ -7,17 +7,17 @@ import pytest
 
 from nearfar import Message, Policy, ScriptedAgent, Side, Strategy
 from nearfar.device.worker.draft_payoff import DraftingTrial
-from nearfar.orchestrator.agents.pool import AgentHandle
-from nearfar.orchestrator.routing.agreement import AgreementRates
+from nearfar.orchestrator.agents import AgentHandle
+from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.auto import Chooser
+from nearfar.orchestrator.routing.habits import AgreementRates
 from nearfar.orchestrator.routing.outcomes import OutcomeStore
-from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.run_records import Outcome
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.decisions import Arm
 from nearfar.orchestrator.task.modes import TaskProfile
 from nearfar.orchestrator.task.policy import AutoConfig
 from nearfar.orchestrator.task.results import JudgedProposal
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Prices, Sensitivity
 
 _PROFILE = TaskProfile.of("What is the capital of Peru?", ())

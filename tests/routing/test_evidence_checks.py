@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.routing.checks import is_grounded, objection
+from nearfar.orchestrator.routing.looks import is_grounded, objection
 from nearfar.protocols import Message, ToolResult
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.routing.checks import EarlyStop, learn_early_stop, objection
+from nearfar.orchestrator.routing.looks import EarlyStop, learn_early_stop, objection
 from nearfar.protocols import ConfigError
 
 SHARES = st.floats(0, 1)

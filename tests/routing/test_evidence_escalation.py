@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator.routing.answers import Answer
 from nearfar.orchestrator.routing.escalation import Action, Escalation, EscalationCard, Fit, LearnedLook, Outlook
-from nearfar.orchestrator.routing.escalation_training import DraftExamples, draft_examples_of, out_of_fold_gains, train_escalation
 from nearfar.orchestrator.routing.looks import DRAFT, FREE, Cost, Look, Signal, free_findings, second_opinion
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+from nearfar.orchestrator.routing.training import DraftExamples, draft_examples_of, out_of_fold_gains, train_escalation
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
 from nearfar.protocols import ConfigError
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from nearfar.orchestrator.routing.familiarity import Familiarity
+from nearfar.orchestrator.routing.task_classes import Familiarity
 
 START = 0.6
 

@@ -10,7 +10,7 @@ import numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.lab.replay.guarantee import Margins, error_of, guaranteed_threshold, p_value
+from nearfar.orchestrator.lab.statistics import Margins, error_of, guaranteed_threshold, p_value
 from nearfar.protocols import ConfigError
 
 

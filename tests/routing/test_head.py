@@ -40,8 +40,8 @@ from nearfar.orchestrator.routing.head import Head
 
 from nearfar.orchestrator.task.modes import Mode
 from nearfar.orchestrator.lab.replay import RecordedAgent
-from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task.task import Policy, Task
+from nearfar.orchestrator.routing import Router
+from nearfar.orchestrator.task import Policy, Task
 from nearfar.protocols import Message, Side
 
 folder = Path(sys.argv[1])

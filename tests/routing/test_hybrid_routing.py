@@ -9,10 +9,10 @@ import pytest
 from situations import priced
 
 from nearfar import Hybrid, MemoryStore, Policy, Tier
-from nearfar.orchestrator.agents.pool import AgentHandle, AgentPool
-from nearfar.orchestrator.routing.router import Router
+from nearfar.orchestrator.agents import AgentHandle, AgentPool
+from nearfar.orchestrator.routing import Router
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.decisions import EstimateSource
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
     Agent,
     BudgetExceeded,

@@ -6,12 +6,12 @@ import pytest
 from situations import FAR, NEAR, NOON, Stand, priced, task
 
 from nearfar import Hybrid, Policy
+from nearfar.orchestrator.budgets import BudgetBook, Spent
 from nearfar.orchestrator.budgets.account import Account
-from nearfar.orchestrator.budgets.book import BudgetBook, Spent
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.cli.run import summary
+from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.costs import RunningEstimates, StepTaken
-from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task.decisions import EstimateSource
 from nearfar.orchestrator.task.results import UNKNOWN_ENERGY, Energy
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig

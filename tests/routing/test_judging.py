@@ -12,9 +12,9 @@ from situations import priced
 from nearfar import Hybrid, Policy, Result, tool
 from nearfar.orchestrator.routing.answers import Answer
 from nearfar.orchestrator.routing.escalation import Escalation
-from nearfar.orchestrator.routing.escalation_training import draft_examples_of, train_escalation
 from nearfar.orchestrator.routing.looks import Cost, free_findings, text_opinion
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, read_traces
+from nearfar.orchestrator.routing.training import draft_examples_of, train_escalation
 from nearfar.orchestrator.strategies.prompts import ANSWER_LINE
 from nearfar.protocols import AgentCard, ConfigError, ScriptedAgent, Side, StepEvent, StepRequest, TextDelta, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply

@@ -10,7 +10,7 @@ from situations import priced
 
 from nearfar import Hybrid, Policy
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
-from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task import Task
 from nearfar.protocols import ConfigError, Message, NearfarError, PermissionDenied, PrivacyViolation, ScriptedAgent, Side, StepRequest
 
 pytestmark = pytest.mark.anyio

@@ -58,13 +58,15 @@ def test_moves_come_as_often_as_their_probability_says(navigator: Navigator | No
         {"version": "navigator/2"},
         {"evidence": ("mood", *EVIDENCE[1:])},
         {"centre": (0.0,)},
+        {"scale": (1e-300,) * len(EVIDENCE)},
+        {"layers": (((1e4,) * (len(EVIDENCE) + 1),), *(((1e4, 1e4),),) * 99, ((1.0, 0.0),) * len(Move))},
         {"scale": (0.0,) * len(EVIDENCE)},
         {"layers": (CARD.layers[0][:2],)},
         {"layers": (((0.0,) * 4,) * 3,)},
         {"layers": ((), ((0.0,),) * 3)},
         {"layers": (((0.0,) * (len(EVIDENCE) + 1),) * 200, ((0.0,) * 201,) * 3)},
     ],
-    ids=["version", "evidence", "centre", "scale", "moves", "width", "an empty layer", "3,000 weights"],
+    ids=["version", "evidence", "centre", "a tiny scale", "many layers", "scale", "moves", "width", "an empty layer", "3,000 weights"],
 )
 def test_a_card_that_does_not_fit_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):

@@ -6,7 +6,7 @@ import pytest
 from situations import NOON, priced, task
 
 from nearfar import Hybrid, Policy
-from nearfar.orchestrator.agents.pool import Prefixes
+from nearfar.orchestrator.agents import Prefixes
 from nearfar.orchestrator.routing.costs import RunningEstimates, StepTaken
 from nearfar.orchestrator.strategies.graphs import _taken
 from nearfar.orchestrator.task.decisions import AgentEstimate, RouteDecision

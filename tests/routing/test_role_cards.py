@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.routing.answers import Answer
-from nearfar.orchestrator.routing.cards import DEFAULT_CARD, baked, bind, by_role, default_escalation, is_by_role
+from nearfar.orchestrator.routing.drafts import DEFAULT_CARD, baked, bind, by_role, default_escalation, is_by_role
 from nearfar.orchestrator.routing.escalation import LARGEST_FILE, Action, Escalation, read_card
 from nearfar.orchestrator.routing.looks import FREE, Cost, Signal, free_findings, second_opinion
 from nearfar.protocols import ConfigError, ToolCall

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from situations import FAR, NEAR, NOON, Stand, priced, task
 
-from nearfar.orchestrator.budgets.book import Spent
+from nearfar.orchestrator.budgets import Spent
+from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.costs import StepTaken
-from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.traces import ScoredAnswer
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.decisions import EstimateSource, RouteDecision
 from nearfar.orchestrator.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import BudgetExceeded, DeviceState, NearfarError, PermissionDenied, PrivacyViolation, Side
 
 PAIR = (NEAR, FAR)

@@ -17,10 +17,9 @@ from nearfar.orchestrator.lab.replay.replayed import Replayed, replay
 from nearfar.orchestrator.lab.replay.simulation import Simulation, simulate, simulation, thresholds
 from nearfar.orchestrator.lab.training import train_head, write_head
 from nearfar.orchestrator.routing.escalation import Escalation
-from nearfar.orchestrator.routing.escalation_training import draft_examples_of, train_escalation
 from nearfar.orchestrator.routing.looks import Cost
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
-from nearfar.orchestrator.routing.training import examples_of
+from nearfar.orchestrator.routing.training import draft_examples_of, examples_of, train_escalation
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig

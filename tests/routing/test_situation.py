@@ -2,8 +2,8 @@
 
 import pytest
 
+from nearfar.orchestrator.task import tokens_by_length
 from nearfar.orchestrator.task.modes import language_of
-from nearfar.orchestrator.task.task import tokens_by_length
 
 pytest.importorskip("py3langid", reason="rules about the language need the extra 'router'")
 

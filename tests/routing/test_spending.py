@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from situations import NOON, task
 
-from nearfar.orchestrator.budgets.book import BudgetBook, BudgetScope, Caps, Claim, Reservation, Units
+from nearfar.orchestrator.budgets import BudgetBook, BudgetScope, Caps, Claim, Reservation, Units
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.routing.eligibility import Spending
 

@@ -18,11 +18,11 @@ from typer.testing import CliRunner, Result
 
 from nearfar import Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.runs.run import KeptTask, RunFailure, digest
+from nearfar.orchestrator.runs import KeptTask, RunFailure, digest
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import ApprovalNeeded, Message, ScriptedAgent, StepRequest, ToolCall
 from nearfar.protocols.fakes import Script
 

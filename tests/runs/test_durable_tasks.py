@@ -12,15 +12,15 @@ from run_stores import Opener
 
 from nearfar import Hybrid, Mode, Policy, Records, Strategy, Tool, tool
 from nearfar.orchestrator.hybrid.arguments import TaskOptions
+from nearfar.orchestrator.runs import Bounds, KeptTask, Lease, RunFailure, RunState
 from nearfar.orchestrator.runs import leases as cancelling
-from nearfar.orchestrator.runs.run import Bounds, KeptTask, Lease, RunFailure, RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.strategies.durable import DurableRuns
 from nearfar.orchestrator.strategies.state import TaskContext
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.events import TaskFinished
 from nearfar.orchestrator.task.routing_policy import AmountsConfig, LimitsConfig
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
     ApprovalNeeded,
     ApprovalRequest,

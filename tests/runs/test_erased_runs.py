@@ -18,14 +18,14 @@ from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.erasing import Erased, Wording
 from nearfar.orchestrator.memory.in_tasks import TaskMemory, memory_tools
 from nearfar.orchestrator.memory.provenance import recalled_item
+from nearfar.orchestrator.runs import KeptTask, RunFailure, digest
 from nearfar.orchestrator.runs.erasing import ErasedRuns, Holding, find_holding, find_runs_holding, forget_holding
-from nearfar.orchestrator.runs.run import KeptTask, RunFailure, digest
 from nearfar.orchestrator.runs.store import NAMING, RunStore
 from nearfar.orchestrator.storage.postgres import PostgresDatabase
 from nearfar.orchestrator.storage.sqlite import SqliteDatabase
 from nearfar.orchestrator.storage.sqlite_files import PRAGMAS
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.stores import CacheConfig, RecallConfig, RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.tracing import open_traces
 from nearfar.protocols import Message, NotFound, RunBusy, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.fakes import Reply

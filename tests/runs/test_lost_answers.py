@@ -7,7 +7,7 @@ import pytest
 from forgetful_server import ForgetfulServer, forgetful
 
 from nearfar import Hybrid, Records, tool
-from nearfar.orchestrator.runs.run import RunState
+from nearfar.orchestrator.runs import RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.postgres import PostgresDatabase, PostgresSession
 from nearfar.orchestrator.task.stores import RunsConfig

@@ -14,10 +14,10 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, interrupt
 from run_stores import Opener
 
+from nearfar.orchestrator.runs import EPOCH, KeptTask, digest
 from nearfar.orchestrator.runs.checkpointer import RunCheckpointer
-from nearfar.orchestrator.runs.run import EPOCH, KeptTask, digest
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task import Task
 from nearfar.protocols import Attachment, Cancelled, Message, RunBusy, StoreCorrupt, StoreUnavailable, Unsupported
 
 pytestmark = pytest.mark.anyio

@@ -14,12 +14,12 @@ import anyio.lowlevel
 import pytest
 
 from nearfar import Hybrid
+from nearfar.orchestrator.runs import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.leases import SharedOwners
-from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.postgres import PostgresDatabase
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message, RunBusy, ScriptedAgent, StoreUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -41,10 +41,10 @@ def test_whoever_could_not_open_everything_is_not_taken_for_alive(part: str, tmp
 OTHER = """
 import sys, anyio
 from pathlib import Path
-from nearfar.orchestrator.runs.run import KeptTask, digest
+from nearfar.orchestrator.runs import KeptTask, digest
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task import Task
 from nearfar.protocols import Message
 store = RunStore.open(RunsConfig(folder=Path(sys.argv[1])))
 task = Task(messages=(Message.user("Hi"),), idempotency_key="k")

@@ -10,12 +10,12 @@ import anyio
 import pytest
 from run_stores import Opener
 
+from nearfar.orchestrator.runs import KeptTask, Lease, RunFailure, RunState, digest
 from nearfar.orchestrator.runs.leases import check_lease
-from nearfar.orchestrator.runs.run import KeptTask, Lease, RunFailure, RunState, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage import DatabaseSession
 from nearfar.orchestrator.storage.sqlite import SqliteDatabase
-from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.util.runtime import in_thread
 from nearfar.protocols import Cancelled, IdempotencyConflict, InvalidRequest, Message, NotFound, RunBusy, StoreUnavailable
 

@@ -10,12 +10,12 @@ import anyio
 import pytest
 
 from nearfar import Hybrid, Policy, Strategy, tool
+from nearfar.orchestrator.runs import KeptTask, RunState, digest
 from nearfar.orchestrator.runs.leases import read_details
 from nearfar.orchestrator.runs.ledger import pending_requests
-from nearfar.orchestrator.runs.run import KeptTask, RunState, digest
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import ApprovalNeeded, Message, ScriptedAgent, StepRequest, StoreCorrupt, StoreUnavailable, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from nearfar import Hybrid, Sensitivity
 from nearfar.orchestrator.compose.hub import CallerConfig, ServeConfig
-from nearfar.orchestrator.serve.server import HttpServer, serve_hybrid
+from nearfar.orchestrator.serve import HttpServer, serve_hybrid
 
 TOKEN, OTHER = "t" * 32, "o" * 32
 PUBLIC = CallerConfig(sensitivity=Sensitivity.PUBLIC)

@@ -16,7 +16,7 @@ from node_environment import node_environment
 
 from nearfar import Hybrid, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, tool
 from nearfar.orchestrator.compose.hub import CallerConfig, ServeConfig
-from nearfar.orchestrator.serve.server import HttpServer, serve_hybrid
+from nearfar.orchestrator.serve import HttpServer, serve_hybrid
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio

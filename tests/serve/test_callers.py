@@ -10,9 +10,9 @@ from http_face import ASK, CHAT, HEADERS, PUBLIC, TOKEN, may, openai_client, raw
 
 from nearfar import Capabilities, ConfigError, Hybrid, ScriptedAgent, Side
 from nearfar.orchestrator.compose.hub import CallerConfig, ServeConfig
+from nearfar.orchestrator.serve import serve_hybrid
 from nearfar.orchestrator.serve.requests import BODY_BYTES
-from nearfar.orchestrator.serve.server import serve_hybrid
-from nearfar.protocols.tokens import Scope, TokenRecord, hashed
+from nearfar.protocols.security import Scope, TokenRecord, hashed
 
 pytestmark = pytest.mark.anyio
 

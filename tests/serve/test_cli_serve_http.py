@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from nearfar.orchestrator.cli import app
+from nearfar.protocols.security import Scope
 from nearfar.protocols.token_file import add_token
-from nearfar.protocols.tokens import Scope
 
 COMMAND = (sys.executable, "-m", "nearfar", "serve", "http", "--near", "near", "--address", "127.0.0.1:0")
 

@@ -15,9 +15,8 @@ import pytest
 from http_face import ASK, CHAT, HEADERS, TOKEN, events, openai_client, raw_client, served
 
 from nearfar import Hybrid, ScriptedAgent, Side, StepLost
-from nearfar.orchestrator.serve import server as server_module
-from nearfar.orchestrator.serve import sse
-from nearfar.orchestrator.serve.server import HttpServer
+from nearfar.orchestrator import serve as server_module
+from nearfar.orchestrator.serve import HttpServer, sse
 
 pytestmark = pytest.mark.anyio
 
@@ -130,6 +129,19 @@ async def test_a_client_that_sends_no_whole_request_is_cut_off(answered: bytes, 
                 await reader.readuntil(b'{"status":"ok"}')
             writer.write(b"GET /hea")
             assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_client_that_stops_in_the_middle_of_a_body_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "BODY_SECONDS", 0.2)
+    async with Hybrid(near=ScriptedAgent([], name="near")) as hybrid, served(hybrid) as server:
+        host, port = server.address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: 9\r\n\r\n"
+        with anyio.fail_after(30):
+            writer.write(head.encode() + b"{")
+            assert await reader.read() == b""
+            await until(lambda: server.live_requests == 0)
         writer.close()
 
 

@@ -20,9 +20,9 @@ from nearfar.orchestrator.serve.hub import PROTOCOL, serve_page
 from nearfar.protocols import Message, NearfarError, Side, StepRequest, TextDelta, Unavailable, complete, stream
 from nearfar.protocols.hub import Heartbeat, Hub, WorkerTerms
 from nearfar.protocols.limits import FRAME_BYTES
-from nearfar.protocols.testing.transports import eventually
+from nearfar.protocols.security import Scope, token_records
+from nearfar.protocols.testing import eventually
 from nearfar.protocols.token_file import add_token, load_tokens
-from nearfar.protocols.tokens import Scope, token_records
 
 pytestmark = pytest.mark.anyio
 
@@ -229,7 +229,7 @@ async def test_a_revoked_token_ends_the_connection(tmp_path: Path) -> None:
 
 
 async def test_a_connection_outlives_the_limit_of_its_handshake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.serve.server.HANDSHAKE_SECONDS", QUICK.interval / 2)
+    monkeypatch.setattr("nearfar.orchestrator.serve.HANDSHAKE_SECONDS", QUICK.interval / 2)
     async with served(tmp_path, QUICK) as (hub, link), link() as socket:
         worker = RawWorker(socket)
         await worker.attach()

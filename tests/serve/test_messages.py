@@ -12,7 +12,7 @@ from llama_engine import needs_llama
 from pydantic import TypeAdapter
 
 from nearfar import Capabilities, Hybrid, RateLimited, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, Usage
-from nearfar.orchestrator.serve.server import HttpServer
+from nearfar.orchestrator.serve import HttpServer
 from nearfar.orchestrator.util.text import tokens_at_most
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.steps import Finished, FinishReason

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nearfar.orchestrator.lab.study.configurations import run_key
+from nearfar.orchestrator.lab.study import run_key
 from nearfar.orchestrator.routing.run_records import RunRecord
 from nearfar.protocols import Usage
 

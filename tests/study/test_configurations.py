@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.lab.study.configurations import STANDARD, Configuration, configuration_of, distinct, parse_configurations
+from nearfar.orchestrator.lab.study import STANDARD, Configuration, configuration_of, distinct, parse_configurations
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError
 
@@ -28,6 +28,7 @@ def parsed(spec: str) -> Configuration:
             {"limits": {"task": {"dollars": 0.02}, "day": {"dollars": 1.0}}, "compression": {"use": "always"}},
         ),
         ("pevr/4", "pevr", {"supervision": {"interval": 4}}),
+        ("speculate:thrift=0.8,tools=find+open", "speculate", {"speculate": {"thrift": 0.8, "tools": ["find", "open"]}}),
         ("pevr/8", "pevr", {}),
         ("pevr/inf", "pevr", {"supervision": {"interval": None}}),
         ("eva/events", "eva", {"supervision": {"interval": None, "triggers": ["tool_error", "loop", "stall"]}}),

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from study_records import record
 
-from nearfar.orchestrator.lab.study.configurations import run_key
+from nearfar.orchestrator.lab.study import run_key
 from nearfar.orchestrator.lab.study.sweep import RecordLog, read_records
 from nearfar.protocols import ConfigError
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.compose.agents import NearConfig, parse_far
+from nearfar.orchestrator.compose import NearConfig, parse_far
 from nearfar.orchestrator.lab.study import Study, StudyFile, claim_folder, make_study, parse_study_file, read_study_file, with_options
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError

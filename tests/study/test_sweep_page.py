@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-from nearfar.orchestrator.compose.agents import NearConfig, parse_far
-from nearfar.orchestrator.lab.study import StudyFile, make_study, parse_study_file
-from nearfar.orchestrator.lab.study.configurations import EVENTS, parse_configurations
+from nearfar.orchestrator.compose import NearConfig, parse_far
+from nearfar.orchestrator.lab.study import EVENTS, StudyFile, make_study, parse_configurations, parse_study_file
 from nearfar.orchestrator.task.policy import Policy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text(encoding="utf-8")

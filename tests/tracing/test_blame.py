@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nearfar import Hybrid, Records, tool
-from nearfar.orchestrator.agents.pool import AgentHandle
+from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.lab.blame import Blame, Reference, StrongerAgent, blame, same
 from nearfar.orchestrator.lab.blame_replay import RecordedRun
 from nearfar.orchestrator.task.modes import Strategy

@@ -171,7 +171,7 @@ def test_blame_names_the_agent_and_the_step(configuration: Path, config: RunsCon
             await agents.run("Who leads Orbix?", strategy="device", idempotency_key="bad")
 
     anyio.run(fail)
-    monkeypatch.setattr("nearfar.orchestrator.cli.trace.open_hybrid", lambda *_: hybrid([], []))
+    monkeypatch.setattr("nearfar.orchestrator.cli.runs.open_hybrid", lambda *_: hybrid([], []))
     asked = ["trace", "blame", "bad", "--reference", "r1", "--expected", "Mira Falk", "--config", str(configuration)]
     found = json.loads(runner.invoke(app, [*asked, "--json"]).output)
     assert (found["decisive"]["step"], found["decisive"]["agent"], found["replays"], found["is_certain"]) == (2, "near", 1, True)
@@ -189,7 +189,7 @@ def test_a_far_agent_is_asked_anew_only_where_the_user_says_so(
             await agents.run("Who leads Orbix?", strategy="cloud", idempotency_key="bad")
 
     anyio.run(fail)
-    monkeypatch.setattr("nearfar.orchestrator.cli.trace.open_hybrid", lambda *_: hybrid([], ["Mira Falk"]))
+    monkeypatch.setattr("nearfar.orchestrator.cli.runs.open_hybrid", lambda *_: hybrid([], ["Mira Falk"]))
     asked = ["trace", "blame", "bad", "--reference", "r1", "--json", "--config", str(configuration), *told]
     first = json.loads(runner.invoke(app, asked).output)["trials"][0]
     assert (first["step"], first["outcome"]) == (1, outcome)
@@ -211,6 +211,6 @@ def test_a_run_that_answers_right_and_does_something_else_has_failed(
 
     anyio.run(run, "good", "Orbix moves")
     anyio.run(run, "bad", "Orbix stays")
-    monkeypatch.setattr("nearfar.orchestrator.cli.trace.open_hybrid", lambda *_: hybrid(["done"], []))
+    monkeypatch.setattr("nearfar.orchestrator.cli.runs.open_hybrid", lambda *_: hybrid(["done"], []))
     asked = ["trace", "blame", "bad", "--reference", "good", "--json", "--config", str(configuration)]
     assert json.loads(runner.invoke(app, asked).output)["decisive"]["step"] == 1

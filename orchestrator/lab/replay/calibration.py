@@ -17,8 +17,7 @@ from ....protocols.steps import Value
 from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
 from ...task.routing_policy import BUDGETS
-from ..statistics import CurveFigures, IntervalEstimate
-from .guarantee import Guarantee, Margins, check_confidence, guaranteed_threshold
+from ..statistics import CurveFigures, Guarantee, IntervalEstimate, Margins, check_confidence, guaranteed_threshold
 from .replayed import Replayed
 from .simulation import Served, estimate_ways, front, noise, replay_figures
 

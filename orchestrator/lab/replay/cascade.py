@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final, Self
 
 from ....protocols import Side
 from ...routing.escalation import Escalation, price
-from ...routing.escalation_training import FOLDS, DraftExamples, draft_examples_of, out_of_fold_gains
 from ...routing.looks import Cost, Signal
 from ...routing.success import length_gain
 from ...routing.traces import AgentOutcome, Trace
-from ...routing.training import folds_of
+from ...routing.training import FOLDS, DraftExamples, draft_examples_of, folds_of, out_of_fold_gains
 from ...task.policy import Policy
 from .replayed import Replayed, RoutedTask
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from ....protocols import ConfigError, Side
 from ....protocols.steps import Value
+from ...routing import Router
 from ...routing.budget import TOLERANCE
-from ...routing.router import Router
 from ...routing.traces import Trace
 from ...task.decisions import RouteDecision
 from ...task.modes import Strategy
@@ -18,6 +18,7 @@ from ...util.embedding import MiniLmEmbedder
 from . import (
     NO_BUDGET,
     REFUSALS,
+    DraftReplay,
     HeldOutPart,
     Progress,
     RecordedAgent,
@@ -28,7 +29,6 @@ from . import (
     task_of,
     with_router,
 )
-from .drafts import DraftReplay
 
 if TYPE_CHECKING:
     from ..statistics import Floats

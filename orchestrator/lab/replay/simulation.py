@@ -15,9 +15,8 @@ from pydantic import Field
 from ....protocols import ConfigError, Sensitivity, Side
 from ....protocols.steps import Value
 from ...routing.escalation import Escalation
-from ...routing.escalation_training import train_escalation
 from ...routing.traces import Trace, agents_of, read_traces
-from ...routing.training import examples_of
+from ...routing.training import examples_of, train_escalation
 from ...task.modes import Mode, Strategy
 from ...task.policy import Policy
 from ...task.routing_policy import BUDGETS

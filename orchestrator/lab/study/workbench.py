@@ -18,7 +18,7 @@ from typing import Final, Literal, Self
 
 from ....protocols import Agent, AgentCard, ConfigError, NearfarError, Prices, Side, Usage
 from ....protocols.steps import Value
-from ...compose.agents import far_handle, near_handle, reference_price
+from ...compose import far_handle, near_handle, reference_price
 from ...hybrid.hybrid import Hybrid
 from ...routing.run_records import Check, RunRecord
 from ...task.events import CallEnded, Navigated, TaskEvent, TaskFinished
@@ -26,8 +26,7 @@ from ...task.policy import Verdict
 from ...task.results import Call
 from ..worlds import Episode, Grade, SolvableWorld, World, WorldTask
 from ..worlds.loading import draw_tasks, open_factory, open_world
-from . import Study
-from .configurations import Configuration
+from . import Configuration, Study
 
 logger = logging.getLogger(__name__)
 Serve = Callable[..., AsyncGenerator[TaskEvent, None]]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy
 
 from ....protocols import ConfigError
-from ...routing.navigator import FARTHEST, NavigatorCard, allowed_moves
+from ...routing.navigator import FARTHEST, LEAST_SCALE, NavigatorCard, allowed_moves
 from ...routing.run_records import RunRecord
 from ...task.events import EVIDENCE, Move
 
@@ -34,7 +34,6 @@ _SHRINKAGE: Final = 1.0
 _COPY_EVERY: Final = 200
 _AVERAGED: Final = 0.002
 """Share of each step in the average over the second half of the training."""
-_LEAST_DEVIATION: Final = 1e-6
 _MOVES: Final = tuple(Move)
 _ASKED: Final = EVIDENCE.index("far calls")
 
@@ -69,7 +68,7 @@ def train_navigator(records: Iterable[RunRecord], *, call_price: float = CALL_PR
         raise ConfigError(f"{len(told)} runs with moves are too few to learn from", hint=f"sweep {LEAST_RUNS} or more, better 3000")
     data = _transitions(told, call_price)
     centre, deviation = data.seen.mean(0), data.seen.std(0)
-    scale = numpy.where(deviation > _LEAST_DEVIATION, deviation, 1.0)
+    scale = numpy.where(deviation > LEAST_SCALE, deviation, 1.0)
     seen, following = (((table - centre) / scale).clip(-FARTHEST, FARTHEST) for table in (data.seen, data.following))
     layers = _fitted(data, seen, following, numpy.random.default_rng(seed), steps)
     return NavigatorCard(

@@ -10,9 +10,8 @@ from typing import Final
 
 from ....protocols import Agent, InvalidRequest
 from ...task.tools import Tool
-from . import Grade, Split, WorldTask, names
+from . import Argument, FinalAnswer, Grade, OracleAgent, Program, Split, Step, WorldTask, names
 from .app_functions import DAYS, FIRST_HOUR, LAST_HOUR, AppState, Event, Item, Mail, app_tools, run_now
-from .program import Argument, FinalAnswer, OracleAgent, Program, Step
 
 PERSONS: Final = 6
 EVENTS: Final = 6

@@ -13,9 +13,8 @@ from typing import Final
 
 from ....protocols import Agent, ConfigError, InvalidRequest, NearfarError
 from ...task.tools import Tool, tool
-from . import SPLITS, Grade, Split, World, WorldTask, names
+from . import SPLITS, Grade, OracleAgent, Split, World, WorldTask, names
 from .apps import AppsWorld
-from .program import OracleAgent
 from .questions import RELATIONS, Author, Facts, PassageIndex, SearchQuestion
 
 TEST_MIX: Final[Mapping[str, float]] = {

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import finalize
 
-from . import Split, names
-from .program import Argument, FinalAnswer, Program, Step
+from . import Argument, FinalAnswer, Program, Split, Step, names
 
 POPULATION: Final[Mapping[str, int]] = {"person": 60, "company": 24, "city": 24, "country": 8, "thing": 24}
 """Entities of each kind in one world: a small part of the possible names, so that a garbled name is almost never that of another entity."""

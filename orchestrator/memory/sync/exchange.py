@@ -18,7 +18,7 @@ from ..merge import heads_of
 from ..operation import NEVER, Dot, Meta, Operation, decode, encode, subjects_of
 from ..operation import received as advance_clock
 from ..vectors import change_of
-from . import books
+from . import LARGEST_LOSS, Replica, books
 from .keys import SubjectKey, opener
 from .messages import (
     Batch,
@@ -33,7 +33,6 @@ from .messages import (
     check_devices,
     for_peer,
 )
-from .replica import LARGEST_LOSS, Replica
 
 _PAGE: Final = 128
 """Operations that are read at once: few enough that most are gone before garbage collection begins."""

@@ -13,9 +13,8 @@ from ....protocols import InvalidRequest, PermissionDenied, PrivacyViolation
 from ....protocols.access import Access, Clock, Context
 from ....protocols.channel import ServerTls
 from ....protocols.items import Tier
-from ....protocols.security import IDENTITY
+from ....protocols.security import IDENTITY, Tokens
 from ....protocols.server import listening
-from ....protocols.tokens import Tokens
 from ....protocols.v1 import memory_pb2 as pb
 from ...util.runtime import in_thread
 from .. import validation

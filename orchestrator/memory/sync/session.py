@@ -22,10 +22,9 @@ from ....protocols.status import from_rpc_error
 from ....protocols.v1 import memory_pb2 as pb
 from ....protocols.v1.memory_pb2_grpc import MemoryServiceStub
 from ...util.runtime import in_thread
-from . import wire
+from . import Replica, wire
 from .exchange import Leaving, batches, outgoing, receive
 from .messages import Batch, Hello, Peer, Received, Request
-from .replica import Replica
 from .wire import IDLE_LIMIT, UNARY_LIMIT, ahead, in_time, moves
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from ....protocols.v1 import memory_pb2 as pb
 from ...util.runtime import in_thread
 from ..changes import Watchers
 from ..operation import Dot
+from . import Replica
 from .keys import SubjectKey
 from .messages import (
     SCHEMA,
@@ -31,7 +32,6 @@ from .messages import (
     encode_facts,
     is_device,
 )
-from .replica import Replica
 
 
 def hello_to_proto(hello: Hello) -> pb.Hello:

@@ -10,7 +10,7 @@ from memory_bench import DAY, BrokenEmbedder, Clock, LetterEmbedder, MakeStore
 
 from nearfar import MemoryStore, Ranking, SearchMode, Source
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.recall.ranking import MEANING
+from nearfar.orchestrator.memory.ranking import MEANING
 from nearfar.protocols import ConfigError, InvalidRequest
 
 NOTES = ("notes",)

@@ -2,9 +2,9 @@
 
 import pytest
 
+from nearfar.orchestrator.memory.agent_memory import AgentMemory, Fact
+from nearfar.orchestrator.memory.episodic import MemoryTurn
 from nearfar.orchestrator.memory.operation import Principal
-from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory, Fact
-from nearfar.orchestrator.memory.recall.episodic import MemoryTurn
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import Sensitivity
 from nearfar.protocols.items import Source, Tier

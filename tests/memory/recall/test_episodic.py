@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from nearfar.orchestrator.memory.episodic import EpisodicMemory, MemoryTurn, TurnKind
 from nearfar.orchestrator.memory.provenance import Origin, writing_as
-from nearfar.orchestrator.memory.recall.episodic import EpisodicMemory, MemoryTurn, TurnKind
-from nearfar.orchestrator.memory.recall.ranking import SEARCHABLE, TEXT, Granularity, Span, episodic
+from nearfar.orchestrator.memory.ranking import SEARCHABLE, TEXT, Granularity, Span, episodic
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols.items import Source, Tier
 

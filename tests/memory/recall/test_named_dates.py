@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.memory.recall.ranking import NamedDate, named_dates
+from nearfar.orchestrator.memory.ranking import NamedDate, named_dates
 
 
 @pytest.mark.parametrize(

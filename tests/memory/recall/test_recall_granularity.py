@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.memory.recall.ranking import Span, span, turn_key
+from nearfar.orchestrator.memory.ranking import Span, span, turn_key
 
 numbers = st.integers(0, 10**7)
 

@@ -10,10 +10,10 @@ pytest.importorskip("tokenizers", reason="the shipped embedder needs it")
 from allotment import QUESTIONS, SESSIONS
 
 from benchmarks.memory_figures.locomo import figures
-from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
-from nearfar.orchestrator.memory.recall.episodic import MemoryTurn
-from nearfar.orchestrator.memory.recall.ranking import turn_key
-from nearfar.orchestrator.memory.recall.retrieval import Rendered
+from nearfar.orchestrator.memory.agent_memory import AgentMemory
+from nearfar.orchestrator.memory.episodic import MemoryTurn
+from nearfar.orchestrator.memory.ranking import turn_key
+from nearfar.orchestrator.memory.retrieval import Rendered
 from nearfar.orchestrator.memory.store import MemoryStore
 
 DATA = Path(__file__).parents[4] / "shared" / "data"

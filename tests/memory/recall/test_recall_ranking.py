@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.memory.recall.ranking import (
+from nearfar.orchestrator.memory.ranking import (
     MEANING,
     Granularity,
     Said,

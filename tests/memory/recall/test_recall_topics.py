@@ -2,8 +2,8 @@
 
 import numpy
 
-from nearfar.orchestrator.memory.recall.episodic import Topic
-from nearfar.orchestrator.memory.recall.ranking import Span
+from nearfar.orchestrator.memory.episodic import Topic
+from nearfar.orchestrator.memory.ranking import Span
 from nearfar.protocols.items import Tier
 
 ABOUT = (Tier.DEVICE, "")

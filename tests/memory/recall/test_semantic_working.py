@@ -3,7 +3,7 @@
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from nearfar.orchestrator.memory.recall.agent_memory import Fact, Learned, SemanticMemory, WorkingMemory
+from nearfar.orchestrator.memory.agent_memory import Fact, Learned, SemanticMemory, WorkingMemory
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols.items import ItemAddress, Source, Tier
 

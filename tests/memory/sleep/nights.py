@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from nearfar.orchestrator.memory.agent_memory import AgentMemory, Fact
 from nearfar.orchestrator.memory.consolidation import Consolidator
 from nearfar.orchestrator.memory.consolidation_journal import CONSOLIDATION
+from nearfar.orchestrator.memory.episodic import MemoryTurn
+from nearfar.orchestrator.memory.ranking import TEXT, Granularity, episodic
 from nearfar.orchestrator.memory.reading import MemoryItem
-from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory, Fact
-from nearfar.orchestrator.memory.recall.episodic import MemoryTurn
-from nearfar.orchestrator.memory.recall.ranking import TEXT, Granularity, episodic
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.task.stores import ConsolidationConfig
 from nearfar.protocols import Agent, DeviceStateSource

@@ -8,7 +8,7 @@ from in_memory_engine import InMemoryEngine
 from nights import CATS, TRAVELS, Clock, Night
 
 from nearfar.orchestrator.memory.consolidation_journal import BatchState, JournalAction, JournalEntry
-from nearfar.orchestrator.memory.recall.ranking import TEXT
+from nearfar.orchestrator.memory.ranking import TEXT
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import InvalidRequest, NotFound
 from nearfar.protocols.items import ItemAddress, Source, Tier

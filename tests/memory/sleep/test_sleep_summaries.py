@@ -3,7 +3,7 @@
 import pytest
 from nights import CATS, HOUR, TRAVELS, Night
 
-from nearfar.orchestrator.memory.recall.ranking import TEXT, Granularity, episodic
+from nearfar.orchestrator.memory.ranking import TEXT, Granularity, episodic
 from nearfar.protocols import PrivacyViolation, ScriptedAgent, Side, StepRequest
 from nearfar.protocols.items import Source, Tier
 

@@ -14,11 +14,10 @@ from nearfar.orchestrator.memory.merge import heads_of, merge
 from nearfar.orchestrator.memory.operation import Dot, Operation, encode
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.memory.sync import wire
+from nearfar.orchestrator.memory.sync import Replica, wire
 from nearfar.orchestrator.memory.sync.exchange import batches, receive
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys
 from nearfar.orchestrator.memory.sync.messages import Batch, Disclosure, Hello, Peer, Received, SharedFacts, for_peer
-from nearfar.orchestrator.memory.sync.replica import Replica
 from nearfar.protocols import PermissionDenied, SyncRefused, VersionConflict
 from nearfar.protocols.items import ItemAddress, Tier
 from nearfar.protocols.v1 import memory_pb2 as pb

@@ -12,10 +12,10 @@ from sync_world import Node, synchronise
 from nearfar.orchestrator.memory.operation import OwnedSubject
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
+from nearfar.orchestrator.memory.sync import Replica
 from nearfar.orchestrator.memory.sync.exchange import batches, receive
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of
 from nearfar.orchestrator.memory.sync.messages import Peer
-from nearfar.orchestrator.memory.sync.replica import Replica
 from nearfar.protocols import StoreUnavailable
 from nearfar.protocols.items import ItemAddress, Tier
 

@@ -34,7 +34,7 @@ from nearfar.orchestrator.memory.sync.session import (
 from nearfar.protocols import ConfigError, NearfarError, PermissionDenied, RateLimited, SyncRefused, Unauthenticated, Unavailable
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.items import Tier
-from nearfar.protocols.tokens import ANY_CERTIFICATE, TokenRecord
+from nearfar.protocols.security import ANY_CERTIFICATE, TokenRecord
 from nearfar.protocols.v1 import memory_pb2 as pb
 from nearfar.protocols.v1.memory_pb2_grpc import MemoryServiceStub
 

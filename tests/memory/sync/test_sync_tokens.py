@@ -13,8 +13,8 @@ from nearfar.orchestrator.memory.sync.service import serve_memory
 from nearfar.orchestrator.memory.sync.session import connected
 from nearfar.protocols import PermissionDenied, Unauthenticated
 from nearfar.protocols.items import Tier
+from nearfar.protocols.security import Scope
 from nearfar.protocols.token_file import add_token, follow_tokens, load_tokens, revoke_tokens, rotate_token
-from nearfar.protocols.tokens import Scope
 
 pytestmark = pytest.mark.anyio
 

@@ -22,9 +22,9 @@ from datetime import date
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
-from ....protocols import InvalidRequest
-from ....protocols.items import Namespace
-from ..engine import Hit, ItemRow
+from ...protocols import InvalidRequest
+from ...protocols.items import Namespace
+from .engine import Hit, ItemRow
 
 _WORD: Final = re.compile(r"\w+")
 _COMMON_WORDS: Final = """

@@ -8,16 +8,16 @@ from enum import StrEnum
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
-from ....protocols import InvalidRequest, NotFound, VersionConflict
-from ....protocols.items import TIERS, ItemAddress, Namespace, Source, Tier
-from ..reading import MemoryItem
-from ..store import MemoryStore
-from ..writing import ABSENT
+from ...protocols import InvalidRequest, NotFound, VersionConflict
+from ...protocols.items import TIERS, ItemAddress, Namespace, Source, Tier
 from .ranking import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span, turn_key
+from .reading import MemoryItem
 from .retrieval import find
+from .store import MemoryStore
+from .writing import ABSENT
 
 if TYPE_CHECKING:
-    from ..engine import Vector
+    from .engine import Vector
 
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|\n+")

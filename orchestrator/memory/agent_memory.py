@@ -8,18 +8,18 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ....protocols import VersionConflict
-from ....protocols.items import LEAST_TRUST, TRUST, ItemAddress, Namespace, Source, Tier
-from ...compression.conversation import TokenCounter, estimated_tokens
-from ...task.stores import BUDGET_TOKENS
-from ...util.runtime import in_thread
-from ..engine import Change
-from ..reading import MemoryItem
-from ..store import MemoryStore
-from ..writing import ABSENT
+from ...protocols import VersionConflict
+from ...protocols.items import LEAST_TRUST, TRUST, ItemAddress, Namespace, Source, Tier
+from ..compression.conversation import TokenCounter, estimated_tokens
+from ..task.stores import BUDGET_TOKENS
+from ..util.runtime import in_thread
+from .engine import Change
 from .episodic import EpisodicMemory, MemoryTurn
 from .ranking import SEMANTIC, TEXT, WORKING, keywords
+from .reading import MemoryItem
 from .retrieval import Rendered, render
+from .store import MemoryStore
+from .writing import ABSENT
 
 _INDEX: Final = [TEXT]
 _SIMILAR: Final = 0.4

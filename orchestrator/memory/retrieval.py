@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from langgraph.store.base import GetOp
 
-from ....protocols import Sensitivity
-from ....protocols.items import Namespace, Tier
-from ...compression.conversation import TokenCounter, estimated_tokens
-from ...util.text import escape_text
-from .. import reading
-from ..reading import MemoryItem, Query, Reader, SearchMode
+from ...protocols import Sensitivity
+from ...protocols.items import Namespace, Tier
+from ..compression.conversation import TokenCounter, estimated_tokens
+from ..util.text import escape_text
+from . import reading
 from .ranking import EPISODIC, TEXT, Granularity, Ranking, Said, TurnMatches, episodic, keywords, rank_turns, relevance, span
+from .reading import MemoryItem, Query, Reader, SearchMode
 
 if TYPE_CHECKING:
-    from ..basic_store import BasicStore
+    from .basic_store import BasicStore
 
 
 _HEAD: Final = (

@@ -1,0 +1,113 @@
+"""The choice whether a far supervisor is asked in a task, at the multiplier of the budget."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from situations import FAR, NEAR, task
+
+from nearfar.orchestrator.routing import Router
+from nearfar.orchestrator.routing.budget import TOLERANCE, FarShareController
+from nearfar.orchestrator.routing.navigator import MENDED, SupervisionChoice, gain_of_supervision
+from nearfar.orchestrator.task import Task
+
+PAIR = (NEAR, FAR)
+WINDOW = 500
+
+
+def pevr(prompt: str = "What is the capital of Peru?", *, task_class: str = "", **router: object) -> Task:
+    return task(prompt, policy={"strategy": "pevr", "router": router}, task_class=task_class)
+
+
+def choice_of(router: Router, asked: Task) -> SupervisionChoice:
+    decision = router.decide(asked, PAIR)
+    return SupervisionChoice(router.steering, asked, decision, prices=FAR.prices)
+
+
+def worst_error(far: Sequence[bool], target: float) -> float:
+    sums = list(accumulate(far, initial=0))
+    return max(abs((end - start) / WINDOW - target) for start, end in zip(sums, sums[WINDOW:], strict=False))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.booleans(), min_size=8, max_size=40), st.floats(0.02, 0.98), st.integers(0, 99))
+def test_the_share_of_planned_tasks_holds_over_any_stream(kinds: list[bool], target: float, seed: int) -> None:
+    """For a while the first steps tell which tasks to plan, and for a while the prompts alone."""
+    router, random = Router(seed=0), Random(seed)
+    has_doubts = [kind for kind in kinds for _ in range(40)]
+    far = [
+        choice_of(router, pevr("word " * random.choice((1, 1, 50)), far_share=target)).buys(random.random() if doubts else None)
+        for doubts in has_doubts
+    ]
+    assert len(far) < WINDOW or worst_error(far, target) <= TOLERANCE + 1e-9
+
+
+@pytest.mark.parametrize("target", [0.1, 0.2, 0.3, 0.5])
+def test_what_goes_far_unasked_counts_and_so_does_what_needs_no_plan(target: float) -> None:
+    """Of some tasks an act goes far although they were not planned, and for some a plan is at hand."""
+    router, random, far = Router(seed=0), Random(1), []
+    for _ in range(2000):
+        choice, is_forced = choice_of(router, pevr(far_share=target)), random.random() < target / 4
+        if random.random() < (1 - target) / 4:
+            choice.pass_by(went_far=is_forced)
+            far.append(is_forced)
+            continue
+        is_bought = choice.buys(random.random())
+        if is_forced and not is_bought:
+            choice.correct(went_far=True)
+        far.append(is_bought or is_forced)
+    assert worst_error(far, target) <= 0.02
+
+
+def test_classes_in_which_the_near_agent_fails_are_planned_first() -> None:
+    router = Router(seed=0)
+    for task_class, score in (("hard", 0.0), ("easy", 1.0)):
+        asked = pevr(task_class=task_class)
+        for _ in range(30):
+            router.learn(asked, router.decide(asked, PAIR), "near", score=score)
+    bought: dict[str, list[bool]] = {"hard": [], "easy": []}
+    for number in range(400):
+        name = "hard" if number % 4 == 0 else "easy"
+        bought[name].append(choice_of(router, pevr(task_class=name, far_share=0.25)).buys())
+    assert sum(bought["hard"]) > 0.8 * len(bought["hard"])
+    assert sum(bought["easy"]) < 0.1 * len(bought["easy"])
+
+
+def test_a_plan_mends_a_part_of_what_the_near_agent_would_do_wrong() -> None:
+    router = Router(seed=0)
+    asked = pevr(far_share=0.5)
+    decision = router.decide(asked, PAIR)
+    near = decision.estimate_of("near")
+    assert near is not None
+    assert gain_of_supervision(decision) == pytest.approx(MENDED * (1 - near.success.value))
+
+
+def test_once_both_agents_are_known_their_difference_is_the_gain() -> None:
+    router = Router(seed=0)
+    asked = pevr(far_share=0.5)
+    for _ in range(40):
+        decision = router.decide(asked, PAIR)
+        router.learn(asked, decision, "near", score=1.0)
+        router.learn(asked, decision, "far", score=0.0)
+    assert gain_of_supervision(router.decide(asked, PAIR)) < 0
+
+
+def test_a_plan_has_to_bring_more_where_dollars_are_short() -> None:
+    router = Router(seed=0, monotonic=lambda: 0.0)
+    asked = pevr(dollars_per_hour=1.0)
+    assert choice_of(router, asked).price == 0
+    assert choice_of(router, asked).buys(0.01)
+    router.settle(asked, [], 2.0)
+    assert choice_of(router, asked).price > 1
+    assert not choice_of(router, asked).buys(1.0)
+
+
+def test_a_task_that_is_counted_for_the_other_side_is_made_up_for() -> None:
+    plain, corrected = (FarShareController(0.5, seed=0) for _ in range(2))
+    for controller in (plain, corrected):
+        controller.observe(0.5, went_far=controller is plain)
+    corrected.correct(went_far=True)
+    assert plain.threshold == corrected.threshold
