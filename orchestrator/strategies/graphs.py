@@ -15,7 +15,6 @@ from ..task.modes import Strategy
 from ..task.roles import Team
 from ..task.tools import Tool
 from ..util.plugins import Plugin, find_plugin
-from ..util.runtime import in_one_node
 from .act_looks import ActNodes
 from .calls import TaskGraph, TaskGraphBuilder, add_node
 from .navigation import NavigatorNodes
@@ -163,8 +162,6 @@ class Graphs:
         self._store = store
         self._compiled: dict[Builder | str, TaskGraph] = {}
         """By the builder of a strategy, or the role that a task begins with."""
-        self._serving: dict[Builder | str, TaskGraph] = {}
-        """The same in one node each."""
 
     def __getitem__(self, strategy: Strategy) -> TaskGraph:
         """Return the graph of a strategy. Raises what `builder_of` raises."""
@@ -175,13 +172,8 @@ class Graphs:
         return self._whole(name)
 
     def of_task(self, task: Task) -> TaskGraph:
-        """Return the graph that serves a task: in one node, unless a checkpointer keeps its steps or a plugin has made them."""
-        kind = task.role or builder_of(task.policy.strategy)
-        if self._checkpointer is not None or not (task.role or kind in BUILDERS.values()):
-            return self._whole(kind)
-        if kind not in self._serving:
-            self._serving[kind] = self._compile(in_one_node(self._build(kind)))
-        return self._serving[kind]
+        """Return the graph that serves a task."""
+        return self.of_role(task.role) if task.role else self[task.policy.strategy]
 
     def _whole(self, kind: Builder | str) -> TaskGraph:
         if kind not in self._compiled:
