@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio.to_thread
 
