@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import anyio
 import httpx
@@ -19,19 +20,6 @@ _BOUNDED_PACKINGS = frozenset(("gzip", "deflate"))
 """Content encodings that unpack a piece to a thousand times its size at most."""
 _PACKINGS = _BOUNDED_PACKINGS | {"br", "zstd"}
 """Content encodings that httpx unpacks, even if not requested; it treats other words, such as "none", as no encoding."""
-
-
-class _NoCookies(httpx.Cookies):
-    """Keeps no cookie. Even to look for one takes as long as to send a request's head."""
-
-    def extract_cookies(self, response: httpx.Response) -> None:
-        """Leave the cookies of a response alone."""
-
-
-class _Client(httpx.AsyncClient):
-    """A client without cookies: several callers share the connections."""
-
-    cookies = _NoCookies()  # type: ignore[assignment]  # a property of each client, which keeps what it gets
 
 
 class NearTransport(httpx.AsyncBaseTransport):
@@ -68,14 +56,17 @@ class NearTransport(httpx.AsyncBaseTransport):
 def near_client(base_url: str, timeout: httpx.Timeout, *, trusted: bool) -> httpx.AsyncClient:
     """Return a client for a near server; see `NearTransport`. Raise `ConfigError` if the TLS settings cannot be used."""
     transport = NearTransport(base_url, trusted=trusted)
-    return _Client(headers=_HEADERS, transport=transport, timeout=timeout, follow_redirects=False, trust_env=False)
+    return httpx.AsyncClient(
+        headers=_HEADERS, cookies=_no_cookies(), transport=transport, timeout=timeout, follow_redirects=False, trust_env=False
+    )
 
 
 def provider_client(base_url: str, timeout: httpx.Timeout, tls: ssl.SSLContext) -> httpx.AsyncClient:
     """Return a client for a provider, through the environment's proxies. Raise `ConfigError` if they cannot be used."""
     with _usable("proxy settings", "correct or unset ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY; SOCKS: pip install 'httpx[socks]'"):
-        return _Client(
+        return httpx.AsyncClient(
             headers=_HEADERS,
+            cookies=_no_cookies(),
             verify=tls,
             timeout=timeout,
             limits=httpx.Limits(max_connections=_OF_A_POOL, max_keepalive_connections=_OF_A_POOL),
@@ -101,6 +92,11 @@ def at_address(request: httpx.Request, address: IpAddress) -> httpx.Request:
     extensions = {**request.extensions, "sni_hostname": request.url.host}
     url = request.url.copy_with(host=str(address))
     return httpx.Request(request.method, url, headers=request.headers, stream=request.stream, extensions=extensions)
+
+
+def _no_cookies() -> CookieJar:
+    """Return a jar that keeps no cookie: several callers share the connections."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=()))
 
 
 @dataclass(slots=True)

@@ -265,7 +265,7 @@ class ProviderAgent:
 
     def _keeping_states(self, request: StepRequest, provider: str | None) -> StepRequest:
         """Return the request with the message states that come from `provider` and this model, and without all others."""
-        if not any([message.state for message in request.messages]):
+        if not any(message.state for message in request.messages):
             return request
         kept = [
             message if message.state and (message.state.provider, message.state.model) == (provider, self._model) else message.without_state

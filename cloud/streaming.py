@@ -5,10 +5,12 @@ import logging
 from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, suppress
+from typing import cast
 from uuid import uuid4
 
 import anyio
 import httpx
+from httpx_sse import EventSource, ServerSentEvent
 from pydantic import JsonValue, ValidationError
 
 from ..protocols import (
@@ -38,74 +40,47 @@ _LAST_EVENTS = frozenset(("message_stop", "response.completed", "response.incomp
 
 
 async def json_events(response: httpx.Response) -> AsyncGenerator[JsonObject, None]:
-    """Yield the JSON objects of an event stream. Raise `InvalidOutput` for an event that is not one, or a stream longer than any answer."""
-    events = _EventReader()
-    async with aclosing(response.aiter_bytes()) as pieces:  # type: ignore[type-var]  # an async generator behind an iterator's type
-        async for piece in pieces:
-            for name, data in events.read(piece):
-                if data and data != "[DONE]":
-                    yield _json_object(data)
-                if data == "[DONE]" or name in _LAST_EVENTS:
-                    await _drain(pieces)
-                    return
+    """Yield the JSON objects of an event stream. Raise `InvalidOutput` for an event that is not one."""
+    bounded = cast(httpx.Response, _Bounded(response))  # it has what an EventSource reads
+    async with aclosing(EventSource(bounded).aiter_sse()) as events:
+        async for event in events:
+            data = event.data.strip()
+            if data == "[DONE]":
+                await _drain(events)
+                return
+            if data:
+                yield _json_object(data)
+            if event.event in _LAST_EVENTS:
+                await _drain(events)
+                return
 
 
-class _EventReader:
-    """Reads the events of a stream that arrives in pieces (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+class _Bounded:
+    """A response that raises `InvalidOutput` if it is longer than any answer.
 
     An event stream is UTF-8. The charset that a server names is ignored: it may be a codec of Python's that decodes no text.
     """
 
-    def __init__(self) -> None:
-        self._decoder = _UTF8("replace")
-        self._length = 0
-        """Characters so far."""
-        self._line: list[str] = []
-        """Pieces of the line that has begun."""
-        self._line_length = 0
-        self._after_return = False
-        """The last character was a carriage return, to which a line feed may belong that comes next."""
-        self._name = ""
-        self._data: list[str] = []
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self.headers = response.headers
 
-    def read(self, piece: bytes) -> Iterator[tuple[str, str]]:
-        """Yield the name and the data, without blanks around it, of each event that ends in this piece."""
-        for line in self._lines(self._decoder.decode(piece)):
-            field, _, value = line.partition(":")
-            if field == "data":
-                self._data.append(value.removeprefix(" "))
-            elif field == "event":
-                self._name = value.removeprefix(" ")
-            elif not line and (self._data or self._name):
-                event = self._name, "\n".join(self._data).strip()
-                self._name, self._data = "", []
-                yield event
-
-    def _lines(self, text: str) -> list[str]:
-        """Return the lines that a text ends. A line ends in a line feed, a carriage return or both."""
-        if self._after_return and text:
-            text = text.removeprefix("\n")
-            self._after_return = False
-        if "\r" in text:
-            self._after_return = text.endswith("\r")
-            text = text.replace("\r\n", "\n").replace("\r", "\n")
-        first, *others = text.split("\n")
-        self._length += len(text)
-        self._line_length = len(others[-1]) if others else self._line_length + len(text)
-        if self._length > STEP_BYTES or self._line_length > LINE_CHARACTERS:
-            raise InvalidOutput("the provider's answer does not end", hint="check base_url, and ask for fewer tokens")
-        self._line.append(first)
-        if not others:
-            return []
-        lines = ["".join(self._line), *others]
-        self._line = [lines.pop()]
-        return lines
+    async def aiter_text(self) -> AsyncGenerator[str, None]:
+        whole = line = 0
+        decoder = _UTF8("replace")
+        async for piece in self._response.aiter_bytes():
+            text = decoder.decode(piece)
+            whole += len(text)
+            line = len(text) - text.rindex("\n") if "\n" in text else line + len(text)
+            if whole > STEP_BYTES or line > LINE_CHARACTERS:
+                raise InvalidOutput("the provider's answer does not end", hint="check base_url, and ask for fewer tokens")
+            yield text
 
 
-async def _drain(pieces: AsyncGenerator[bytes, None]) -> None:
+async def _drain(events: AsyncGenerator[ServerSentEvent, None]) -> None:
     # A response read to its end gives its connection back. One that never ends is not waited for, and one that breaks now is complete.
     with anyio.move_on_after(_DRAIN_SECONDS), suppress(httpx.TransportError):
-        async for _ in pieces:
+        async for _ in events:
             pass
 
 

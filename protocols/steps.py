@@ -245,7 +245,8 @@ class Usage(Value):
     @property
     def largest(self) -> int:
         """Return the largest of the counts."""
-        return max(vars(self).values())
+        counts: dict[str, int] = vars(self)
+        return max(counts.values())
 
 
 class EnergySource(StrEnum):

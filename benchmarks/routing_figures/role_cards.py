@@ -11,7 +11,7 @@ from typing import Final
 import numpy
 
 from nearfar.orchestrator.routing.drafts import DRAFT_ROLE, FAR_ROLE, OPINION_ROLES
-from nearfar.orchestrator.routing.escalation import EscalationCard, Fit, measures_of
+from nearfar.orchestrator.routing.escalation import EscalationCard, Fit, looks_of, measures_of
 from nearfar.orchestrator.routing.looks import CONFIDENCE, DRAFT, FREE, GROUNDING, PROMPT, SCHEMA, Cost, Look, Signal
 from nearfar.orchestrator.routing.training import DraftExamples, train_escalation
 
@@ -94,8 +94,9 @@ def role_card(sets: Sequence[DraftExamples]) -> EscalationCard:
 
 def _with_hand_set(card: EscalationCard, fit: Fit) -> Fit:
     """Return the fit with the weights that are set by hand."""
-    names = [name for look in card.looks if look.is_free or look.name in fit.seen for name in ("", *look.measures)]
-    names += [""] * (len(measures_of(card.looks, fit.seen, {})) - len(names))
+    looks = looks_of(card.looks, fit.seen)
+    names = [name for look in looks for name in ("", *look.measures)]
+    names += [""] * (len(measures_of(looks, {})) - len(names))
     places = {place: BY_HAND[name] for place, name in enumerate(names) if name in BY_HAND}
     centre, scale, draft = list(fit.centre), list(fit.scale), list(fit.draft)
     for place, (middle, deviation, weight) in places.items():

@@ -487,4 +487,4 @@ async def _final_state(work: Work, graph: "TaskGraph", config: "RunnableConfig")
     with untraced():
         async for each in graph.astream(graph_input(work.task), config, context=work.context, stream_mode="values"):
             state = each
-    return state.get("left", state)
+    return state

@@ -196,9 +196,17 @@ class BasicStore(BaseStore):
 
         Raises `VersionConflict`, or `InvalidRequest` if the value cannot be stored.
         """
-        edit = self._edit(namespace, key, value, index, self._default_ttl() if isinstance(ttl, NotProvided) else ttl)
-        moment = None if valid_from is None else valid_from.timestamp()
-        edit = replace(edit, if_version=if_version, tier=validation.tier(tier), subject=subject, valid_from=moment)
+        edit = self._edit(
+            namespace,
+            key,
+            value,
+            index,
+            self._default_ttl() if isinstance(ttl, NotProvided) else ttl,
+            if_version=if_version,
+            tier=validation.tier(tier),
+            subject=subject,
+            valid_from=None if valid_from is None else valid_from.timestamp(),
+        )
         return self._write([edit])[0]
 
     async def aput(  # type: ignore[override]  # it returns more than nothing
@@ -386,13 +394,14 @@ class BasicStore(BaseStore):
         value: Mapping[str, Any] | None,
         index: Literal[False] | list[str] | None,
         ttl: float | None,
+        **asked: Any,  # noqa: ANN401 - further fields of an `Edit`
     ) -> Edit:
         if value is None:
-            return Edit(address=validation.place(namespace, key), value=_nothing)
+            return Edit(address=validation.place(namespace, key), value=_nothing, **asked)
         checked = validation.value(value, self._maximum_bytes)
         paths = () if index is False else None if index is None else validation.fields(index)
         address = validation.address(namespace, key)
-        return Edit(address=address, value=lambda _: checked, index=paths, ttl=validation.ttl_seconds(ttl))
+        return Edit(address=address, value=lambda _: checked, index=paths, ttl=validation.ttl_seconds(ttl), **asked)
 
     def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
         limit, offset = validation.page(op.limit, op.offset)

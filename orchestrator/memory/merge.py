@@ -34,6 +34,8 @@ def heads_of(operations: Iterable[Operation]) -> tuple[Operation, ...]:
     for operation in operations:
         if operation.dot not in unique or len(operation.unseen) < len(unique[operation.dot].unseen):
             unique[operation.dot] = operation
+    if len(unique) == 1:
+        return tuple(unique.values())
     heads = (one for one in unique.values() if not any(other.stands_in_for(one) for other in unique.values()))
     return tuple(sorted(heads, key=lambda head: head.stamp))
 

@@ -154,7 +154,7 @@ class EscalationCard(Value):
         if {(each.seen, each.look) for each in self.outlooks} != {(seen, look) for seen in sets for look in paid if look not in seen}:
             raise ValueError("there is to be one outlook for each further look")
         for fit in self.fits:
-            count = len(measures_of(self.looks, fit.seen, {}))
+            count = len(measures_of(looks_of(self.looks, fit.seen), {}))
             if {len(fit.centre), len(fit.scale), len(fit.draft) - 1, len(fit.far) - 1} != {count}:
                 raise ValueError(f"a fit is to have {count} measures")
         return self
@@ -194,7 +194,7 @@ class Escalation:
         self._paid = tuple(look.name for look in card.looks if not look.is_free)
         self._offsets = (0.0, 0.0)
         """Added to the log odds that the draft and the far agent are right."""
-        self._fits = {fit.seen: fit for fit in card.fits}
+        self._fits = {fit.seen: (fit, looks_of(card.looks, fit.seen)) for fit in card.fits}
         self._outlooks = {(outlook.seen, outlook.look): outlook for outlook in card.outlooks}
         self._plan = lru_cache(maxsize=64)(self._planned)
         self._transition = cache(self._transition_of)
@@ -227,9 +227,8 @@ class Escalation:
         unknown = sorted(set(findings) - set(self.looks))
         if unknown:
             raise ConfigError(f"the escalation was trained without the looks {', '.join(unknown)}", hint="train one with them")
-        fit = self._fits[self._seen(findings)]
-        values = measures_of(self.card.looks, fit.seen, findings)
-        numbers = zip(values, fit.centre, fit.scale, strict=True)
+        fit, looks = self._fits[self._seen(findings)]
+        numbers = zip(measures_of(looks, findings), fit.centre, fit.scale, strict=True)
         standard = [
             0.0 if math.isnan(value) else _clipped((value - centre) / scale, self.card.farthest) for value, centre, scale in numbers
         ]
@@ -352,25 +351,39 @@ def sets_of(paid: Sequence[str]) -> list[tuple[str, ...]]:
     return [seen for size in range(len(paid) + 1) for seen in combinations(paid, size)]
 
 
-def measures_of(looks: Sequence[LearnedLook], seen: Sequence[str], findings: Mapping[str, Signal]) -> list[float]:
-    """Return the numbers that a fit reads: for each free or seen look, 1 if it found nothing, and its measures (NaN: unknown).
+def looks_of(looks: Sequence[LearnedLook], seen: Sequence[str]) -> list[LearnedLook]:
+    """Return the looks that a fit reads: those that are free or were seen."""
+    return [look for look in looks if look.is_free or look.name in seen]
 
-    Where two or more answers besides the draft were seen, how they lie to each other follows.
-    """
+
+def measures_of(looks: Sequence[LearnedLook], findings: Mapping[str, Signal]) -> list[float]:
+    """Return the numbers that a fit on these looks reads: those of each look, and how the answers lie to each other."""
     values: list[float] = []
-    taken = [look for look in looks if look.is_free or look.name in seen]
-    for look in taken:
-        found = findings.get(look.name, Signal()).measures
-        values += [float(not found), *[found.get(measure, math.nan) for measure in look.measures]]
-    answering = [look.name for look in taken if look.gives_answer and look.name != DRAFT]
-    if len(answering) > 1:
-        draft = findings.get(DRAFT, Signal()).answer or Answer(())
-        answers = [findings[name].answer for name in answering if name in findings]
-        found = crowd(draft, [answer for answer in answers if answer is not None])
-        values += [found[measure] for measure in CROWD]
-    return values
+    for look in looks:
+        values += measures_of_look(look, findings)
+    return values + measures_of_crowd(looks, findings)
 
 
+def measures_of_look(look: LearnedLook, findings: Mapping[str, Signal]) -> list[float]:
+    """Return 1 if the look found nothing, and its measures (NaN: unknown)."""
+    found = findings.get(look.name, _NOTHING).measures
+    return [float(not found), *[found.get(measure, math.nan) for measure in look.measures]]
+
+
+def measures_of_crowd(looks: Sequence[LearnedLook], findings: Mapping[str, Signal]) -> list[float]:
+    """Return how the answers of several looks lie to each other and to the draft; nothing where there is one besides the draft."""
+    answering = [look.name for look in looks if look.gives_answer and look.name != DRAFT]
+    if len(answering) < 2:
+        return []
+    answers = [findings[name].answer for name in answering if name in findings]
+    found = crowd(findings.get(DRAFT, _NOTHING).answer or Answer(()), [answer for answer in answers if answer is not None])
+    return [found[measure] for measure in CROWD]
+
+
+_NOTHING: Final = Signal()
+
+
+@cache
 def _grid() -> "Floats":
     try:
         import numpy

@@ -10,7 +10,18 @@ from ...protocols import ConfigError, ToolCall
 from .answers import Answer
 from .call_looks import call_findings, call_opinion, read_calls
 from .costs import lineage
-from .escalation import FARTHEST, MOST_PAID_LOOKS, EscalationCard, Fit, LearnedLook, Outlook, measures_of, sets_of
+from .escalation import (
+    FARTHEST,
+    MOST_PAID_LOOKS,
+    EscalationCard,
+    Fit,
+    LearnedLook,
+    Outlook,
+    looks_of,
+    measures_of_crowd,
+    measures_of_look,
+    sets_of,
+)
 from .looks import DRAFT, FREE, Cost, Look, Signal, free_findings, log_odds, text_opinion
 from .traces import AgentOutcome, Trace
 
@@ -224,7 +235,8 @@ def train_escalation(examples: DraftExamples, *, seed: int = 0, farthest: float 
     _check(examples)
     looks = _learned(examples)
     paid = [look.name for look in looks if not look.is_free]
-    fitted = {seen: _fitted(examples, looks, seen, seed, farthest) for seen in sets_of(paid)}
+    fits = _Fits.of(examples, looks, seed=seed, farthest=farthest)
+    fitted = {seen: fits.on(seen) for seen in sets_of(paid)}
     gains = {seen: gain for seen, (_, gain) in fitted.items()}
     return EscalationCard(
         draft=examples.draft,
@@ -248,7 +260,7 @@ def out_of_fold_gains(examples: DraftExamples, *, seed: int = 0) -> "Doubles":
     `train_escalation` raises."""
     _check(examples)
     looks = _learned(examples)
-    return _fitted(examples, looks, tuple(look.name for look in looks if not look.is_free), seed, FARTHEST)[1]
+    return _Fits.of(examples, looks, seed=seed, farthest=FARTHEST).on([look.name for look in looks if not look.is_free])[1]
 
 
 def _score(trace: Trace, agent: str) -> float | None:
@@ -334,19 +346,38 @@ def _learned(examples: DraftExamples) -> list[LearnedLook]:
     return found
 
 
-def _fitted(
-    examples: DraftExamples, looks: Sequence[LearnedLook], seen: tuple[str, ...], seed: int, farthest: float
-) -> "tuple[Fit, Doubles]":
-    """Fit the regressions on a set of looks, and return them with the gains that they predict out of fold."""
-    import numpy
+@dataclass(frozen=True, slots=True)
+class _Fits:
+    """Fits regressions on sets of looks."""
 
-    table = numpy.array([measures_of(looks, seen, findings) for findings in examples.findings])
-    folds = numpy.random.default_rng(seed).permutation(len(table)) % FOLDS
-    centre, scale = _standard(table)
-    draft, draft_chance = _calibrated(table, examples.draft_scores, folds, farthest)
-    far, far_chance = _calibrated(table, examples.far_scores, folds, farthest)
-    fit = Fit(seen=seen, centre=_rounded(centre), scale=_rounded(scale), draft=_rounded(draft), far=_rounded(far))
-    return fit, far_chance - draft_chance
+    examples: DraftExamples
+    looks: Sequence[LearnedLook]
+    columns: Mapping[str, "Doubles"]
+    """(examples, measures) by the name of a look: all sets that hold it read the same."""
+    seed: int
+    farthest: float
+
+    @classmethod
+    def of(cls, examples: DraftExamples, looks: Sequence[LearnedLook], *, seed: int, farthest: float) -> "_Fits":
+        """Read what each look found."""
+        import numpy
+
+        columns = {look.name: numpy.array([measures_of_look(look, found) for found in examples.findings]) for look in looks}
+        return cls(examples, looks, columns, seed, farthest)
+
+    def on(self, seen: Sequence[str]) -> "tuple[Fit, Doubles]":
+        """Fit the regressions on a set of looks, and return them with the gains that they predict out of fold."""
+        import numpy
+
+        looks = looks_of(self.looks, seen)
+        crowds = numpy.array([measures_of_crowd(looks, found) for found in self.examples.findings])
+        table = numpy.column_stack([*(self.columns[look.name] for look in looks), crowds])
+        folds = numpy.random.default_rng(self.seed).permutation(len(table)) % FOLDS
+        centre, scale = _standard(table)
+        draft, draft_chance = _calibrated(table, self.examples.draft_scores, folds, self.farthest)
+        far, far_chance = _calibrated(table, self.examples.far_scores, folds, self.farthest)
+        fit = Fit(seen=tuple(seen), centre=_rounded(centre), scale=_rounded(scale), draft=_rounded(draft), far=_rounded(far))
+        return fit, far_chance - draft_chance
 
 
 def _calibrated(table: "Doubles", scores: "Doubles", folds: "Rows", farthest: float) -> "tuple[Doubles, Doubles]":

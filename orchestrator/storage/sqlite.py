@@ -109,8 +109,14 @@ class SqliteConnections:
                 self._check()
                 if self._writer is None:
                     self._writer = self._open()
-                with self._transaction(self._writer):
-                    yield self._writer
+                connection = self._writer
+                retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), seconds=LOCK_TIMEOUT, errors=self._driver.errors)
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                finally:
+                    if connection.in_transaction:  # something went wrong; SQLite itself has rolled back after some errors
+                        connection.execute("ROLLBACK")
         finally:
             self._writer_turn.release()
 
@@ -162,16 +168,6 @@ class SqliteConnections:
             raise StoreUnavailable(message, hint="open it in the process that uses it")
         if self._is_closed:
             raise StoreUnavailable(f"the {self._naming.what} is closed")
-
-    @contextmanager
-    def _transaction(self, connection: Connection) -> Iterator[None]:
-        retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), seconds=LOCK_TIMEOUT, errors=self._driver.errors)
-        try:
-            yield
-            connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:  # something went wrong; SQLite itself has rolled back after some errors
-                connection.execute("ROLLBACK")
 
     def _checked_out(self) -> Connection:
         with self._lock:

@@ -29,10 +29,9 @@ from ..task.results import Call
 from ..task.roles import HandOff, Team
 from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.tools import Tool
-from ..util.runtime import in_one_node
 from ..util.text import canonical
 from .act_looks import ActJudging
-from .builders import BUILDERS, Builder, builder_of
+from .builders import Builder, builder_of
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, emit, running_tool
 from .hedging import Hedge, correct, give_up, hedge_of, warn_of_refusal
 from .judging import end_arbitrated, judged
@@ -346,33 +345,21 @@ class Graphs:
         self._store = store
         self._compiled: dict[Builder | str, TaskGraph] = {}
         """By the builder of a strategy, or the role that a task begins with."""
-        self._serving: dict[Builder | str, TaskGraph] = {}
-        """Graphs of the same kinds, in one node each."""
-        self._of_tasks: dict[tuple[str, Strategy], TaskGraph] = {}
-        """The graph that serves tasks of a role and a strategy."""
+        self._of_strategies: dict[Strategy, TaskGraph] = {}
 
     def __getitem__(self, strategy: Strategy) -> TaskGraph:
         """Return the graph of a strategy. Raises what `builder_of` raises."""
-        return self._whole(builder_of(strategy))
+        if strategy not in self._of_strategies:
+            self._of_strategies[strategy] = self._whole(builder_of(strategy))
+        return self._of_strategies[strategy]
 
     def of_role(self, name: str) -> TaskGraph:
         """Return the graph of the roles that work on a task which begins with this one. Raises `InvalidRequest` for an unknown role."""
         return self._whole(name)
 
     def of_task(self, task: Task) -> TaskGraph:
-        """Return the graph that serves a task: in one node, unless a checkpointer keeps its steps or a plugin has made them."""
-        key = task.role, task.policy.strategy
-        if key not in self._of_tasks:
-            self._of_tasks[key] = self._serving_graph(*key)
-        return self._of_tasks[key]
-
-    def _serving_graph(self, role: str, strategy: Strategy) -> TaskGraph:
-        kind = role or builder_of(strategy)
-        if self._checkpointer is not None or not (role or kind in BUILDERS.values()):
-            return self._whole(kind)
-        if kind not in self._serving:
-            self._serving[kind] = self._compile(in_one_node(self._build(kind)))
-        return self._serving[kind]
+        """Return the graph that serves a task."""
+        return self.of_role(task.role) if task.role else self[task.policy.strategy]
 
     def _whole(self, kind: Builder | str) -> TaskGraph:
         if kind not in self._compiled:

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 import anyio
 
@@ -21,7 +21,6 @@ from ...protocols.agent import other_loop
 if TYPE_CHECKING:
     from langchain_core.runnables import Runnable, RunnableConfig
     from langchain_core.tracers.stdout import ConsoleCallbackHandler
-    from langgraph.graph import StateGraph
 
 
 P = ParamSpec("P")
@@ -339,45 +338,6 @@ def _is_watched(config: "RunnableConfig") -> bool:
     """Return whether a callback may listen, such as that of the stream mode `messages` in an app that runs the graph."""
     callbacks = config.get("callbacks")
     return bool(getattr(callbacks, "handlers", callbacks))
-
-
-class OneNodeState(TypedDict, total=False):
-    """The state of a graph that takes the way of another one within one node."""
-
-    task: Any
-    """The input of the other graph."""
-    left: dict[str, Any]
-    """The state that it leaves behind."""
-
-
-def in_one_node(graph: "StateGraph[Any, Any, Any, Any]") -> "StateGraph[Any, Any, Any, Any]":
-    """Return a graph that takes the same way as `graph` within one node, for runs that no checkpointer keeps.
-
-    What LangGraph does between two nodes takes longer than most nodes, and the more so the more parts the state has. Each node is a
-    coroutine function of state and runtime, and the next one is named by its only edge or by the `Command` that it returns.
-    """
-    from langchain_core.runnables import RunnableConfig
-    from langgraph.errors import GraphRecursionError
-    from langgraph.graph import END, START, StateGraph
-    from langgraph.runtime import Runtime
-    from langgraph.types import Command
-
-    following = dict(graph.edges)
-    nodes = {name: cast(Any, node.runnable).afunc for name, node in graph.nodes.items()}
-
-    async def serve(state: OneNodeState, runtime: Runtime[Any], config: RunnableConfig) -> OneNodeState:
-        left: dict[str, Any] = {"task": state["task"]}
-        place = following[START]
-        for _ in range(config["recursion_limit"]):
-            made = await nodes[place](left, runtime)
-            update, place = (made.update, made.goto) if isinstance(made, Command) else (made, following[place])
-            left = {**left, **update}
-            if place == END:
-                return {"left": left}
-        raise GraphRecursionError(f"no end after {config['recursion_limit']} nodes")
-
-    whole: StateGraph[Any, Any, Any, Any] = StateGraph(OneNodeState, graph.context_schema)
-    return whole.add_node("serve", serve).add_edge(START, "serve").add_edge("serve", END)
 
 
 @contextmanager

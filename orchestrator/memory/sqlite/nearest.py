@@ -124,9 +124,10 @@ def _learned(sample: "NDArray[numpy.float32]") -> Outline:
 def encode_vectors(vectors: "NDArray[numpy.float32]") -> Codes:
     """Return the codes of at least one vector. Each vector fills the range of a byte by itself, and is scaled for the least remainder."""
     largest = numpy.abs(vectors).max(axis=1, initial=0.0, keepdims=True)
-    rounded = numpy.rint(vectors * (_LEVELS / numpy.where(largest > 0, largest, 1.0)))
+    largest[largest == 0] = 1.0
+    rounded = numpy.rint(vectors * (_LEVELS / largest))
     squares = numpy.einsum("ij,ij->i", rounded, rounded)
-    scales = numpy.einsum("ij,ij->i", vectors, rounded) / numpy.where(squares > 0, squares, 1.0)
+    scales = numpy.einsum("ij,ij->i", vectors, rounded) / numpy.maximum(squares, 1.0)  # a whole number, or 0
     length = float((numpy.sqrt(squares) * scales).max())
     return Codes(rounded.astype(numpy.int8), scales.astype(numpy.float32), length)
 
