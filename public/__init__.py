@@ -77,10 +77,10 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.safety.detection import PrivateFinding as PrivateFinding
     from nearfar.orchestrator.safety.outbound_filter import PrivacyRecords as PrivacyRecords
     from nearfar.orchestrator.strategies.calls import TaskGraph as TaskGraph
-    from nearfar.orchestrator.strategies.graphs import after_judge as after_judge
-    from nearfar.orchestrator.strategies.nodes import TaskNodes as TaskNodes
+    from nearfar.orchestrator.strategies.graphs import TaskNodes as TaskNodes
     from nearfar.orchestrator.strategies.state import TaskContext as TaskContext
     from nearfar.orchestrator.strategies.state import TaskState as TaskState
+    from nearfar.orchestrator.strategies.turn import after_judge as after_judge
     from nearfar.orchestrator.strategies.turn import after_step as after_step
     from nearfar.orchestrator.task import ForeignMessage as ForeignMessage
     from nearfar.orchestrator.task import Needs as Needs
@@ -318,8 +318,8 @@ _NAMES = {
     "orchestrator.compose.config": "Config load_config",
     "orchestrator.compose.hub": "AttachedConfig CallerConfig HubConfig ServeConfig WorkerConfig",
     "orchestrator.compose.policy_file": "PolicyFile",
-    "orchestrator.hybrid.arguments": "HybridArguments ResumeOptions TaskOptions TurnOptions",
     "orchestrator.hybrid": "Hybrid",
+    "orchestrator.hybrid.arguments": "HybridArguments ResumeOptions TaskOptions TurnOptions",
     "orchestrator.hybrid.metrics": "Metrics",
     "orchestrator.hybrid.records": "Records",
     "orchestrator.hybrid.session": "Session",
@@ -346,10 +346,9 @@ _NAMES = {
     "orchestrator.safety.detection": "Detector PrivateFinding",
     "orchestrator.safety.outbound_filter": "PrivacyRecords",
     "orchestrator.strategies.calls": "TaskGraph",
-    "orchestrator.strategies.graphs": "after_judge",
-    "orchestrator.strategies.nodes": "TaskNodes",
+    "orchestrator.strategies.graphs": "TaskNodes",
     "orchestrator.strategies.state": "TaskContext TaskState",
-    "orchestrator.strategies.turn": "after_step",
+    "orchestrator.strategies.turn": "after_judge after_step",
     "orchestrator.task": "ForeignMessage Needs Sampling Task",
     "orchestrator.task.context": "Context",
     "orchestrator.task.decisions": (

@@ -58,12 +58,7 @@ GROUPS: Final = {
         "orchestrator.task.routing_policy",
     )
     + ("orchestrator.task.rules", "orchestrator.task.roles", "orchestrator.task.stores"),
-    "Plugins": (
-        "orchestrator.util.plugins",
-        "orchestrator.safety.detection",
-        "orchestrator.strategies.graphs",
-        "orchestrator.strategies.nodes",
-    )
+    "Plugins": ("orchestrator.util.plugins", "orchestrator.safety.detection", "orchestrator.strategies.graphs")
     + ("orchestrator.strategies.state", "orchestrator.strategies.turn"),
     "Decisions": ("orchestrator.strategies",),
     "Memory": ("orchestrator.memory", "protocols.items"),

@@ -185,7 +185,7 @@ def _try_plugin(plugin: Plugin, names: Sequence[str]) -> None:
 
         load_plugin_tools(plugin)
     elif plugin.kind == "strategies":
-        from ..strategies.graphs import plugin_builder
+        from ..strategies.builders import plugin_builder
 
         plugin_builder(plugin)
     elif plugin.kind == "detectors":

@@ -38,7 +38,7 @@ from .turn import AgentTurn, acts
 from .verifying import second_sample_temperature
 
 if TYPE_CHECKING:
-    from .nodes import TaskNodes
+    from .graphs import TaskNodes
 
 _PLANS: Final = ("plan", "adapt")
 """Roles of calls that drop the steps before them, where a plan comes of them."""

@@ -45,7 +45,7 @@ from .verifying import (
 )
 
 if TYPE_CHECKING:
-    from .nodes import TaskNodes
+    from .graphs import TaskNodes
 
 _LEAST_DIFFERENCE: Final = 1e-9
 _MARKED: Final = (AnswerSource.FIELD, AnswerSource.BOXED, AnswerSource.ANSWER_LINE, AnswerSource.CHOICE)

@@ -51,7 +51,7 @@ from .prompts import (
 from .state import TaskContext, TaskState, as_json, step_request, value_of
 
 if TYPE_CHECKING:
-    from .nodes import TaskNodes
+    from .graphs import TaskNodes
 
 
 _BORDERS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"[.!?]['\")\]]*\s|[。！？]"), re.compile(r"\s"))

@@ -20,7 +20,7 @@ from .supervised import Oversight, canonical
 from .turn import acts
 
 if TYPE_CHECKING:
-    from .nodes import TaskNodes
+    from .graphs import TaskNodes
 
 _WORD: Final = re.compile(r"[^\W_]+")
 _LINE: Final = re.compile(r"^\s*\S", re.MULTILINE)

@@ -21,7 +21,7 @@ from .state import Json, TaskContext, TaskState, as_agent_sees, as_json, label_o
 from .turn import AgentTurn
 
 if TYPE_CHECKING:
-    from .nodes import TaskNodes
+    from .graphs import TaskNodes
 
 _NOT_CONTENT: Final = {"idempotency_key", "timeout", "messages"}
 """Fields of a request that do not change its reply."""

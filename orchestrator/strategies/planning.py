@@ -16,7 +16,7 @@ from .prompts import adapt_plan_request, plan_problem, plan_request
 from .state import Json, TaskState, as_json, step_request
 
 if TYPE_CHECKING:
-    from .nodes import TaskNodes
+    from .graphs import TaskNodes
     from .supervised import Oversight
 
 _TRIES = 2

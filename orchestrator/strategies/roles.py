@@ -25,7 +25,7 @@ from .subtasks import RunningParts, part_key
 from .tool_calls import done_note
 
 if TYPE_CHECKING:
-    from .nodes import TaskNodes
+    from .graphs import TaskNodes
 
 _BEGINNING: Final[TaskState] = {"calls": [], "tool_calls": [], "reasons": []}
 _CALL_NO_TOOLS: Final = (Strategy.MINIONS, Strategy.SUBTASKS)

@@ -51,7 +51,7 @@ from .subtasks_plan import Shares, SubtaskPlan, read_plan, run_as_ready
 from .tool_calls import told_of
 
 if TYPE_CHECKING:
-    from .nodes import TaskNodes
+    from .graphs import TaskNodes
 
 _KEEPS_NOTHING = {"__pregel_durability": "async"}
 """Else LangGraph has a part wait, as the whole does, for checkpoints to be kept that a part has none of, and fails."""

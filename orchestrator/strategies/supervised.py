@@ -36,7 +36,7 @@ from .turn import AgentTurn, after_calls, after_step, asked_with_less, is_accept
 from .verifying import AskedAgent, PriorPoints
 
 if TYPE_CHECKING:
-    from .nodes import TaskNodes
+    from .graphs import TaskNodes
 
 
 _WORD = re.compile(r"\w+")

@@ -313,6 +313,11 @@ def after_step(state: TaskState) -> str:
     return "judge"
 
 
+def after_judge(state: TaskState) -> str:
+    """Choose the node after `judge` by the `state`: `act` with the next agent after a rejected draft, else the end."""
+    return END if is_accepted(state) else "act"
+
+
 def left_out(reply: Message, said: Message) -> list[str]:
     """Return a line for `Result.reasons` where calls of a reply are not made, as those of the caller's tools end the turn."""
     left = [call.name for call in reply.tool_calls if call not in said.tool_calls]

@@ -7,7 +7,7 @@ import pytest
 from pages import ROOT
 
 from nearfar import Strategy
-from nearfar.orchestrator.strategies.graphs import BUILDERS
+from nearfar.orchestrator.strategies.builders import BUILDERS
 from scripts.draw_graphs import drawn, pictured
 
 PAGE = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.doctor import plugin_findings
 from nearfar.orchestrator.hybrid.arguments import plugin_tools
 from nearfar.orchestrator.safety.detection.standard import standard_detectors
-from nearfar.orchestrator.strategies.graphs import plugin_builder
+from nearfar.orchestrator.strategies.builders import plugin_builder
 from nearfar.orchestrator.util.plugins import find_plugin, find_plugins
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from linked import LINKS, linked
 
 from nearfar import Hybrid, Records, tool
-from nearfar.orchestrator.strategies import nodes, turn
+from nearfar.orchestrator.strategies import graphs, turn
 from nearfar.orchestrator.strategies.prompts import SubtaskResult, aggregate_request, plan_subtasks_request, with_results
 from nearfar.orchestrator.task.events import AgentText, AttemptEnded, CallEnded, SubtaskEnded, SubtasksPlanned, TaskEvent, TaskFinished
 from nearfar.orchestrator.task.modes import Mode, Strategy
@@ -331,7 +331,7 @@ async def test_the_wait_for_the_tools_of_another_part_is_not_the_agents_time(mon
     """Each call takes a minute. Whoever waits for the other's call would have no time left for its answer."""
     minutes = 0.0
     clock = SimpleNamespace(monotonic=lambda: minutes * 60)
-    for module in (nodes, turn):
+    for module in (graphs, turn):
         monkeypatch.setattr(module, "time", clock)
 
     @tool

@@ -8,7 +8,7 @@ from situations import NOON, priced, task
 from nearfar import Hybrid, Policy
 from nearfar.orchestrator.agents import Prefixes
 from nearfar.orchestrator.routing.costs import RunningEstimates, StepTaken
-from nearfar.orchestrator.strategies.nodes import _taken
+from nearfar.orchestrator.strategies.graphs import _taken
 from nearfar.orchestrator.task.decisions import AgentEstimate, RouteDecision
 from nearfar.orchestrator.task.results import Call
 from nearfar.protocols import (
