@@ -112,7 +112,7 @@ class HeardAgent:
             vocabulary=self.model.vocabulary,
             syntax=self._syntax,
             grammars=self._grammars,
-            most_tokens=_CONTEXT - len(prompt),
+            most_tokens=min(_CONTEXT - len(prompt), request.max_output_tokens or _CONTEXT),
             stop=request.stop,
         )
         self._decode(prompt, generation)
