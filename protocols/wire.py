@@ -119,7 +119,7 @@ def request_from_proto(message: pb.StepRequest, *, idempotency_key: str, timeout
     with _READING_REQUEST:
         present = _present(message)
         _check_counts(present)
-        read = {name: present[name] for name in _OPTIONAL if name in present}
+        read: dict[str, Any] = {name: present[name] for name in _OPTIONAL if name in present}
         if "tools" in present:
             read["tools"] = tuple(map(_tool_from_proto, message.tools))
         if "tool_choice" in present:
@@ -307,7 +307,7 @@ def _finished_to_proto(finished: Finished) -> pb.Finished:
 
 def _finished_from_proto(message: pb.Finished) -> Finished:
     present = _present(message)
-    read = {name: present[name] for name in ("confidence", "stop") if name in present}
+    read: dict[str, Any] = {name: present[name] for name in ("confidence", "stop") if name in present}
     if "performance" in present:
         read["performance"] = _performance_from_proto(message.performance)
     if "saved" in present:

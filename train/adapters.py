@@ -104,7 +104,8 @@ class Course:
 
     def _train(self, name: str, learned: list[torch.nn.Parameter], rate: float, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         def loss_at(step: int) -> Tensor:
-            return loss(*self._tensors(self._batches.at(step)))
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return loss(*self._tensors(self._batches.at(step)))
 
         descend(f"seed {self._seed} {name}", learned, loss_at, rate, self._recipe.steps, self._report)
 
@@ -124,8 +125,7 @@ def inside_calls(tokens: NDArray[np.int64], opener: int, closer: int) -> NDArray
 def weighted_loss(model: TinyLlama, ids: Tensor, weights: Tensor) -> Tensor:
     """The mean loss of the next tokens, by the weight of each."""
     learned = weights > 0
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits = model(ids[:, :-1], learned)
+    logits = model(ids[:, :-1], learned)
     losses = functional.cross_entropy(logits.float(), ids[:, 1:][learned], reduction="none")
     return (losses * weights[learned]).sum() / weights.sum().clamp(min=1.0)
 

@@ -1,8 +1,9 @@
-"""The recorded outcomes that the figures are made on, as traces."""
+"""The recorded outcomes that the figures are made on, as traces. Each set is read once."""
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,22 +13,26 @@ LEAST_GAP: Final = 0.1
 """Between the mean outcomes of two agents, from which one counts as the near side and the other as the far side."""
 
 
-def mmlu(folder: Path) -> list[Trace]:
+@cache
+def mmlu(folder: Path) -> Sequence[Trace]:
     """14,042 multiple-choice questions; the class of each is its subject."""
     return [_trace(row, task_class=f"mmlu/{row['group']}") for row in _rows(folder / "mmlu.jsonl.gz")]
 
 
-def cruxeval(folder: Path) -> list[Trace]:
+@cache
+def cruxeval(folder: Path) -> Sequence[Trace]:
     """800 predictions of what a Python function returns."""
     return [_trace(row, task_class="cruxeval") for row in _rows(folder / "cruxeval.jsonl.gz")]
 
 
-def math_l5(folder: Path) -> list[Trace]:
+@cache
+def math_l5(folder: Path) -> Sequence[Trace]:
     """721 problems of competition mathematics."""
     return [_trace(row, task_class="math_l5") for row in _rows(folder / "math_l5.jsonl.gz")]
 
 
-def dcrouter(folder: Path) -> list[Trace]:
+@cache
+def dcrouter(folder: Path) -> Sequence[Trace]:
     """5,608 prompts of three kinds."""
     with gzip.open(folder / "dcrouter_train.json.gz", "rt", encoding="utf-8") as file:
         rows = json.load(file)

@@ -20,7 +20,7 @@ from nearfar.orchestrator.util.embedding import MiniLmEmbedder
 from . import data
 
 FOLDS: Final = 5
-QUICK: Final = 300
+QUICK: Final = 150
 """Prompts that a quick run draws; it tests a single fold of them."""
 
 

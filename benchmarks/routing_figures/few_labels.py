@@ -35,14 +35,14 @@ LABELS: Final = (100, 200, 400)
 DRAWS: Final = 5
 MOST: Final = 1500
 """Prompts of a set that are drawn from."""
-QUICK: Final = 500
+QUICK: Final = 300
 QUICK_DRAWS: Final = 1
 QUICK_LABELS: Final = (100,)
-QUICK_SETS: Final = ("mmlu", "bfcl")
+QUICK_SETS: Final = ("bfcl",)
 
 
 def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
-    """APGR by the number of labels, blended and by the parts alone. A quick run draws the fewest labels once, from two sets."""
+    """APGR by the number of labels, blended and by the parts alone. A quick run draws the fewest labels once, from one set."""
     embedder = MiniLmEmbedder()
     found: dict[str, dict[int, dict[str, float]]] = {}
     for name, traces in recorded(folder).items():

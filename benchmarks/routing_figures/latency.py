@@ -3,8 +3,8 @@
 `decide` looks at a prompt's words and meaning, `decide_words` at its words alone; `predict` and `predict_words` are `Head.predict` in each.
 
 The head is trained on 2,048 prompts of MMLU and asked about others. Trained on more it would take no longer: it remembers no more than so
-many. Meanwhile another process keeps the other core busy with generations of the shipped near model; for the figures that end in `_idle`,
-it has the model loaded and waits.
+many. Meanwhile another process keeps the other core busy with generations of the shipped near model; before, for the figures that end in
+`_idle`, it has the model loaded and waits.
 
 ``python benchmarks/routing.py --data ../shared/data/routing --only latency`` prints these figures alone.
 """
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
@@ -35,7 +36,7 @@ from .prompt_only import mmlu
 
 MODEL: Final = Path(__file__).parent.parent.parent / "device" / "models" / "near.gguf"
 ASKED: Final = 1500
-QUICK: Final = 400
+QUICK: Final = 128
 """Prompts that a quick run asks, and trains on: the head then remembers fewer of them than it might."""
 WARM_UP: Final = 30
 """Decisions that are not counted."""
@@ -46,7 +47,8 @@ from nearfar.device.llama.library import prepare_library
 prepare_library()
 model = llama_cpp.Llama(sys.argv[1], n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
 print("loaded", flush=True)
-while sys.argv[2] == "busy" or sys.stdin.read(1):
+sys.stdin.readline()
+while True:
     model.reset()
     model.create_completion("<|bos|><|user|>Find the founder of Lumen Works.<|assistant|>", max_tokens=400, temperature=1.0)
 """
@@ -71,8 +73,10 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
         write_head(train_head(known), folders[""])
         write_head(train_head(replace(known, embeddings=None)), folders["_words"])
         found = {}
-        for load, is_busy in (("", True), ("_idle", False)):
-            with worker(is_busy=is_busy):
+        with worker() as generate:
+            for load in ("_idle", ""):
+                if not load:
+                    generate()
                 for kind, folder in folders.items():
                     found[f"decide{kind}{load}"] = measure(_decide(examples.agents), [_task(prompt, folder) for prompt in prompts])
                     found[f"predict{kind}{load}"] = measure(Head(folder, MiniLmEmbedder()).predict, prompts)
@@ -109,15 +113,16 @@ def measure(decide: Callable[[T], object], asked: Sequence[T]) -> Percentiles:
 
 
 @contextmanager
-def worker(*, is_busy: bool) -> Iterator[None]:
-    """Another process has the near model that ships, and generates text with it on one thread for as long as the context, or waits."""
-    command = [sys.executable, "-c", _GENERATE, str(MODEL), "busy" if is_busy else "idle"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def worker() -> Iterator[Callable[[], None]]:
+    """Another process has the near model that ships, and waits. Once it is called, it generates text with it on one thread until the
+    context ends."""
+    process = subprocess.Popen([sys.executable, "-c", _GENERATE, str(MODEL)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
+        assert process.stdin is not None, "it was asked for"
         assert process.stdout is not None, "it was asked for"
         if process.stdout.readline().strip() != "loaded":
             raise RuntimeError("llama.cpp did not start")
-        yield
+        yield partial(print, file=process.stdin, flush=True)
     finally:
         process.terminate()
         process.wait()

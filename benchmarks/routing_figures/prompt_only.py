@@ -42,20 +42,20 @@ DRAWS: Final = 10
 """Of these labels."""
 T_QUANTILE: Final = 2.262
 """97.5 % of Student's distribution with nine degrees of freedom."""
-QUICK: Final = 1400
-"""Prompts that a quick run draws; it tests a single fold of them."""
+QUICK: Final = 400
+"""Prompts that a quick run draws; it tests a single fold of them, and none with few labels."""
 
 
 def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
-    """All figures by name; shares of far calls in percent. Those of a quick run come from an eighth of the prompts."""
+    """All figures by name; shares of far calls in percent."""
     examples = mmlu(folder, most=QUICK if quick else None)
     folds = folds_of(examples.prompts, FOLDS, seed=0)
     tested = range(1) if quick else range(FOLDS)
     rows = numpy.flatnonzero(numpy.isin(folds, tested))
     gains, gains_by_class = cross_validated(examples, folds, tested)
-    few = [with_few_labels(examples, draw) for draw in range(1 if quick else DRAWS)]
     found = _summed_up("mmlu", examples, rows, gains) | _summed_up("mmlu_with_class", examples, rows, gains_by_class)
-    return found | _references(examples, rows, found["mmlu_apgr"]) | _few("mmlu_apgr_1000_labels", few)
+    found |= _references(examples, rows, found["mmlu_apgr"])
+    return found if quick else found | _few("mmlu_apgr_1000_labels", [with_few_labels(examples, draw) for draw in range(DRAWS)])
 
 
 def mmlu(folder: Path, *, most: int | None) -> Examples:

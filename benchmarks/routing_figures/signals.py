@@ -38,7 +38,7 @@ PENALTIES: Final = (0.01, 0.1, 1.0, 10.0)
 _FARTHEST: Final = 4.0
 """Deviations from the mean beyond which a dimension counts no more, as in a card."""
 _RESAMPLES: Final = 1000
-_RESAMPLES_QUICK: Final = 200
+_RESAMPLES_QUICK: Final = 40
 
 
 def figures(_data: Path, *, quick: bool) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import numpy
 
 from nearfar.orchestrator.lab.statistics import routing_curve
 from nearfar.orchestrator.lab.training import train_head
-from nearfar.orchestrator.lab.training.report import load_head
+from nearfar.orchestrator.lab.training.report import Remembered, load_head
 from nearfar.orchestrator.routing.success import UNFAMILIAR, length_gain
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, agents_of
 from nearfar.orchestrator.routing.training import examples_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 QUICK: Final = 1200
 """Prompts of each set that a quick run draws."""
-QUICK_HEAD: Final = 400
+QUICK_HEAD: Final = 250
 """Prompts of each set that a quick run trains a head on, and asks it about."""
 RESAMPLES: Final = 200
 
@@ -56,19 +56,21 @@ def _worst(folder: Path, *, quick: bool) -> dict[str, Any]:
     """APGR by a head of another set less that by length, by set, and the least."""
     sets = {name: drawn(traces, most=QUICK_HEAD if quick else len(traces)) for name, traces in recorded(folder).items()}
     found = dict.fromkeys(sets, 0.0)
-    embedder = MiniLmEmbedder()
-    for name, other in permutations(sets, 2):
-        if set(agents_of(sets[name])) <= set(agents_of(sets[other])):
-            found[name] = min(found[name], _by_strange_head(sets[name], sets[other], embedder))
+    pairs = [(name, other) for name, other in permutations(sets, 2) if set(agents_of(sets[name])) <= set(agents_of(sets[other]))]
+    prompts = [trace.prompt for name in sorted({name for pair in pairs for name in pair}) for trace in sets[name]]
+    embedded = Remembered(prompts, MiniLmEmbedder().early_all(prompts))
+    for name, other in pairs:
+        found[name] = min(found[name], _by_strange_head(sets[name], sets[other], embedded))
     return {"worst_set": round(min(found.values()), 4), "worst_set_by_set": {name: round(value, 4) for name, value in found.items()}}
 
 
-def _by_strange_head(traces: Sequence[Trace], known: Sequence[Trace], embedder: MiniLmEmbedder) -> float:
+def _by_strange_head(traces: Sequence[Trace], known: Sequence[Trace], embedded: Remembered) -> float:
     """APGR on traces by a head that was trained on others, as the router blends it with length, less that by length alone."""
     agents = agents_of(traces)
     examples = examples_of(known, agents)
     lengths, outcomes, pairs = _scored(traces)
-    with load_head(train_head(replace(examples, classes=(), embeddings=embedder.early_all(examples.prompts))), embedder) as head:
+    vectors = numpy.stack([embedded.early(prompt) for prompt in examples.prompts])
+    with load_head(train_head(replace(examples, classes=(), embeddings=vectors)), embedded) as head:
         seen = [head.predict(trace.prompt) for trace in traces]
         card = head.card
     share = numpy.array([card.trust * (1.0 if each.is_familiar else UNFAMILIAR) for each in seen])

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio.to_thread
 
@@ -234,7 +234,7 @@ class JudgeVerifier:
     async def _share(self, task: Task, messages: Sequence[Message], key: str, words: "VerdictWords") -> tuple[float, str]:
         """Return the share of yes, and a reply. Raises `InvalidOutput` if no verdict can be read."""
         card = await self._asked.card()
-        fields = {"adapter": JUDGE_ADAPTER} if JUDGE_ADAPTER in card.adapters else {}
+        fields: dict[str, Any] = {"adapter": JUDGE_ADAPTER} if JUDGE_ADAPTER in card.adapters else {}
         if card.capabilities.logprobs:
             reply = await self._asked.ask(task, messages, key, top_logprobs=_LIKELIEST, max_output_tokens=words.longest, **fields)
             if (share := words.likely_share(reply)) is not None:

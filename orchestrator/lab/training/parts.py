@@ -210,8 +210,11 @@ def fit_words(features: Features, outcomes: "Floats") -> WordsPart:
     rarity = _rarity(features)
     centre, scale = features.surface.mean(0), features.surface.std(0) + numpy.float32(1e-6)
     agents = outcomes.shape[1]
-    table, slopes, bias = (torch.zeros(shape, requires_grad=True) for shape in ((BUCKETS, agents), (len(centre), agents), (agents,)))
-    bags = _bags(features, rarity)
+    # Weights of n-grams that no prompt has stay 0.
+    used, places = numpy.unique(features.buckets, return_inverse=True)
+    table, slopes, bias = (torch.zeros(shape, requires_grad=True) for shape in ((len(used), agents), (len(centre), agents), (agents,)))
+    _, starts, values = _bags(features, rarity)
+    bags = torch.from_numpy(places), starts, values
     plain = torch.from_numpy((features.surface - centre) / scale)
     wanted = torch.from_numpy(outcomes)
 
@@ -220,8 +223,9 @@ def fit_words(features: Features, outcomes: "Floats") -> WordsPart:
         return errors(logits, wanted) + _WORDS_DECAY / 2 * (table.square().sum() + slopes.square().sum())
 
     minimise([table, slopes, bias], loss)
-    words, of_surface, constant = (tensor.detach().numpy() for tensor in (table, slopes, bias))
-    return WordsPart(rarity, words, of_surface, constant, centre, scale)
+    words = numpy.zeros((BUCKETS, agents), dtype=numpy.float32)
+    words[used] = table.detach().numpy()
+    return WordsPart(rarity, words, slopes.detach().numpy(), bias.detach().numpy(), centre, scale)
 
 
 def words_logits(part: WordsPart, features: Features) -> "Floats":
