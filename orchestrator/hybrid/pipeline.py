@@ -388,17 +388,14 @@ class Pipeline:
             while not has_ended:
                 with deadline(work.task, started):  # around each wait, since a cancel scope must not be left open by a yield
                     await events.wait()
-                for event in events.take():
-                    if event is None:
-                        has_ended = True
-                    else:
-                        yield event
+                for event in filter(None, events.take()):
+                    yield event
+                has_ended = serving.done()  # and all that it has told is taken
         except DeadlineExceeded as error:
             await cancel_task(serving)
             note_tool_calls(error, work.context)
-            for late in events.take():  # what the step that was under way has cost
-                if late is not None:
-                    yield late
+            for late in filter(None, events.take()):  # what the step that was under way has cost
+                yield late
             raise
         finally:
             await cancel_task(serving)
