@@ -69,7 +69,7 @@ def _add_adapters(command: argparse.ArgumentParser) -> None:
 
 def _add_judge(command: argparse.ArgumentParser) -> None:
     command.add_argument("--drafts", type=int, default=2500, help="per world, to learn from")
-    command.add_argument("--steps", type=int, default=900)
+    command.add_argument("--steps", type=int, default=876)
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--folder", type=Path, default=RUNS / "judge")
     command.add_argument("--ship", action="store_true", help="put the adapter next to the models")

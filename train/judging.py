@@ -33,8 +33,7 @@ _PLANNING: Final = 3
 """One draft in so many is by near with the two adapters that let it plan, which does more tasks right."""
 _TOKENS: Final = 2048
 _RANK: Final = 8
-_RATE: Final = 2e-3
-"""At 0.005, training lost in its middle what it had learned."""
+_RATE: Final = 5e-3
 
 
 @dataclass(frozen=True, slots=True)
