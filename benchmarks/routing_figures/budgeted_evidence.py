@@ -194,7 +194,7 @@ class _TaskSet:
 
 
 def _sets(folder: Path, step: int) -> Iterator[_TaskSet]:
-    answers = {f"{name.split()[0]}.jsonl.gz": role_examples(folder, name) for name in LICENCES}
+    answers = {f"{name.split()[0]}.jsonl.gz": role_examples(folder, name, step=step) for name in LICENCES}
     calls = Calls(read_rows(folder / "bfcl.jsonl.gz")[::step])
     examples = calls.examples(XLAM_1B, [model for model in NEAR if model != XLAM_1B])
     yield _TaskSet([prompt_of(row) for row in calls.rows], examples, XLAM_7B, role_card(list(answers.values())))

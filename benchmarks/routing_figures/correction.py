@@ -35,15 +35,13 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     Brier score of nine agents on dcrouter."""
     mmlu = _Measured.on(data.mmlu(folder), quick=quick)
     others = _Measured.on(data.dcrouter(folder), quick=quick)
+    after, served_only = mmlu.after(served_only=False), mmlu.after(served_only=True)
+    found = {"before": mmlu.before, "after": after, "served_only": served_only}
     return {
-        "correction_brier_gain": mmlu.brier_gain(served_only=False),
-        "correction_brier_gain_served_only": mmlu.brier_gain(served_only=True),
-        "correction_apgr": {
-            "before": _apgr(mmlu.before, mmlu.outcomes),
-            "after": _apgr(mmlu.after(served_only=False), mmlu.outcomes),
-            "served_only": _apgr(mmlu.after(served_only=True), mmlu.outcomes),
-        },
-        "correction_brier_gain_dcrouter": others.brier_gain(served_only=False),
+        "correction_brier_gain": mmlu.brier_gain(after),
+        "correction_brier_gain_served_only": mmlu.brier_gain(served_only),
+        "correction_apgr": {name: _apgr(predicted, mmlu.outcomes) for name, predicted in found.items()},
+        "correction_brier_gain_dcrouter": others.brier_gain(others.after(served_only=False)),
     }
 
 
@@ -113,9 +111,9 @@ class _Measured:
     def after(self, *, served_only: bool) -> "Floats":
         return numpy.concatenate([corrected(stream, CorrectionPolicy(), served_only=served_only) for stream in self.streams])
 
-    def brier_gain(self, *, served_only: bool) -> dict[str, float]:
-        """Mean squared error before less that after, with its 95 % bootstrap interval over tasks."""
-        before, after = ((found - self.outcomes) ** 2 for found in (self.before, self.after(served_only=served_only)))
+    def brier_gain(self, corrected: "Floats") -> dict[str, float]:
+        """Mean squared error before less that of the corrected predictions, with its 95 % bootstrap interval over tasks."""
+        before, after = ((found - self.outcomes) ** 2 for found in (self.before, corrected))
         gains = (before - after).mean(1)
         random = numpy.random.default_rng(3)
         found = percentile_interval(gains.mean(), [random.choice(gains, len(gains)).mean() for _ in range(_RESAMPLES)])

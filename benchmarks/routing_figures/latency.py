@@ -37,7 +37,7 @@ from .prompt_only import mmlu
 MODEL: Final = Path(__file__).parent.parent.parent / "device" / "models" / "near.gguf"
 ASKED: Final = 1500
 QUICK: Final = 128
-"""Prompts that a quick run asks, and trains on: the head then remembers fewer of them than it might."""
+"""Prompts that a quick run asks, and trains on: the head then remembers fewer of them than it might. It looks at whole decisions alone."""
 WARM_UP: Final = 30
 """Decisions that are not counted."""
 
@@ -79,7 +79,8 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
                     generate()
                 for kind, folder in folders.items():
                     found[f"decide{kind}{load}"] = measure(_decide(examples.agents), [_task(prompt, folder) for prompt in prompts])
-                    found[f"predict{kind}{load}"] = measure(Head(folder, MiniLmEmbedder()).predict, prompts)
+                    if not quick:
+                        found[f"predict{kind}{load}"] = measure(Head(folder, MiniLmEmbedder()).predict, prompts)
     return {
         f"{name}_ms_{quantile}": round(value, 3)
         for name, percentiles in found.items()

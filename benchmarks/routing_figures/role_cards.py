@@ -47,9 +47,12 @@ _OPINION: Final = Cost(seconds=1.0)
 
 
 @cache
-def role_examples(folder: Path, name: str) -> DraftExamples:
-    """Return drafts of all small models of a set that are clearly worse than a far one, each with two opinions, drawn at random."""
-    rows = read_rows(folder / f"{name.split()[0]}.jsonl.gz")
+def role_examples(folder: Path, name: str, *, step: int = 1) -> DraftExamples:
+    """Return drafts of all small models of a set that are clearly worse than a far one, each with two opinions, drawn at random.
+
+    They are those on every `step`-th task.
+    """
+    rows = read_rows(folder / f"{name.split()[0]}.jsonl.gz")[::step]
     if name == "bfcl":
         calls = Calls(rows)
         parts = [calls.examples(draft, [other for other in NEAR_CALLING if other != draft]) for draft in NEAR_CALLING]

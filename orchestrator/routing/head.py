@@ -2,7 +2,7 @@
 
 Three parts look at a task. The *words* part is a logistic regression over hashed n-grams (weighted by how rare they were in training, and
 scaled to unit length) and the surface of the prompt. The *likeness* part corrects it by how the agents did on prompts whose embeddings and
-surface are near. The *class* part knows how they did on tasks of the same class. The first two are ONNX models. Without an embedder, or for
+surface are near. The *class* part knows how they did on tasks of the same class. The second is an ONNX model. Without an embedder, or for
 a class that training did not meet, the others do without, with weights of their own.
 
 A ridge regression of the gain is blended in: of how much better each agent does than the others on such a prompt, by the same likeness. It

@@ -1,4 +1,4 @@
-"""Train a head of the router on recorded outcomes, with torch, and write it: two ONNX models and a card."""
+"""Train a head of the router on recorded outcomes, with torch, and write it: arrays of the words part, an ONNX model and a card."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
