@@ -100,6 +100,11 @@ def note_tool_calls(error: NearfarError, context: TaskContext) -> None:
         error.add_note(f"its tool calls stay done:\n{done}")
 
 
+def _told(events: Mailbox[TaskEvent | None]) -> Iterator[TaskEvent]:
+    """Yield the events that have come, without the mark of their end."""
+    return (event for event in events.take() if event is not None)
+
+
 def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[BaseModel] | None = None) -> Result:
     """Return the result that the final state of a task's graph stands for. `model`: of its output."""
     attempts = tuple(value_of(Attempt, attempt) for attempt in state.get("attempts", ()))
@@ -388,13 +393,13 @@ class Pipeline:
             while not has_ended:
                 with deadline(work.task, started):  # around each wait, since a cancel scope must not be left open by a yield
                     await events.wait()
-                for event in filter(None, events.take()):
+                for event in _told(events):
                     yield event
                 has_ended = serving.done()  # and all that it has told is taken
         except DeadlineExceeded as error:
             await cancel_task(serving)
             note_tool_calls(error, work.context)
-            for late in filter(None, events.take()):  # what the step that was under way has cost
+            for late in _told(events):  # what the step that was under way has cost
                 yield late
             raise
         finally:
