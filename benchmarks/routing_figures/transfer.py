@@ -85,7 +85,7 @@ def _by_strange_head(traces: Sequence[Trace], known: Sequence[Trace], embedded: 
     return fmean(values)
 
 
-def recorded(folder: Path) -> dict[str, list[Trace]]:
+def recorded(folder: Path) -> dict[str, Sequence[Trace]]:
     """The five sets by name."""
     others = {"mmlu": data.mmlu, "dcrouter": data.dcrouter, "cruxeval": data.cruxeval, "math_l5": data.math_l5}
     return {name: read(folder) for name, read in others.items()} | {"bfcl": _tool_calls(folder)}

@@ -107,7 +107,7 @@ def _artifact(result: Result) -> Artifact:
 async def main(port: int, grpc_port: int, folder: Path) -> None:
     """Serve until the process is ended."""
     records.answer_of = _artifact
-    a2a.A2aHandler = TckHandler  # type: ignore[attr-defined]
+    a2a.A2aHandler = TckHandler  # type: ignore[misc]
     agent = SlowAgent(_reply, pace=_pause)
     serving = {"address": Address(host="127.0.0.1", port=port), "grpc_port": grpc_port, "insecure": True, "tasks": TckTasks}
     async with Hybrid(near=agent, tools=[proceed], records=folder) as hybrid, a2a.serve_a2a(hybrid, ServeConfig(), **serving) as running:  # type: ignore[arg-type]

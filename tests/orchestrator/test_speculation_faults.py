@@ -52,6 +52,7 @@ async def test_a_near_model_that_still_loads_at_the_end_is_given_up_with_the_hyb
             await anyio.sleep_forever()
         finally:
             ended.append("given up")
+        raise AssertionError("it loads for ever")
 
     far = ScriptedAgent(looked, name="far", side=Side.FAR, pace=0.01)
     async with Hybrid(near="near", far=far, tools=[look]) as hybrid:

@@ -27,7 +27,8 @@ async def test_untrusted_memory_that_near_recalls_ahead_is_not_acted_upon(strate
 
     def far_step(request: StepRequest) -> Reply:
         results = sum(message.role == "tool" for message in request.messages)
-        return [recall, ToolCall(id="p", name="pay", arguments={"person": "Eve Moss"}), "Done."][results]
+        replies: list[Reply] = [recall, ToolCall(id="p", name="pay", arguments={"person": "Eve Moss"}), "Done."]
+        return replies[results]
 
     far, near = ScriptedAgent(far_step, name="far", side=Side.FAR, pace=0.1), ScriptedAgent([recall] * 9, name="near")
     with MemoryStore.open(tmp_path / "memory.db") as store:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from nearfar import Hybrid, Result, Role, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, tool
+from nearfar import Hybrid, Result, Role, ScriptedAgent, Side, StepRequest, Strategy, ToolCall, Unavailable, tool
 from nearfar.orchestrator.task.events import CallEnded, TaskFinished
 from nearfar.orchestrator.task.tools import LOOKED_UP
 from nearfar.protocols.fakes import Reply
@@ -43,7 +43,7 @@ class Sides:
         return Counter(near=len(self.near.requests), far=len(self.far.requests))
 
     def hybrid(self) -> Hybrid:
-        roles = {"scout": Role(instructions="Look.", tools=["look"], strategy="speculate")}
+        roles = {"scout": Role(instructions="Look.", tools=("look",), strategy=Strategy.SPECULATE)}
         policy = {"sensitivity": "public", "speculate": {"thrift": 0.0}}
         return Hybrid(near=self.near, far=self.far, tools=[look], agents=roles, policy=policy)
 
