@@ -345,7 +345,7 @@ def read_words(path: Path, *, agents: int) -> Words:
     except ImportError as error:
         raise ConfigError("a head needs numpy", hint="pip install 'nearfar[router]'") from error
     try:
-        with numpy.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, numpy.load(file, allow_pickle=False) as arrays:
             found = Words(*(arrays[each.name].astype(numpy.float32) for each in fields(Words)))
     except (OSError, EOFError, KeyError, ValueError, BadZipFile) as error:
         raise ConfigError(f"{path} cannot be read: {error}", hint=_TRAIN) from error

@@ -94,7 +94,7 @@ async def test_an_answer_with_a_schema_or_after_tools_or_of_a_far_agent_is_not_v
 
 
 async def test_the_confidence_is_that_of_the_answer_that_was_elected() -> None:
-    samples = [(text, _end(sure)) for text, sure in (("1", 0.6), ("2", 0.95))]
+    samples = [(text, _end(sure)) for text, sure in (("1", 0.6), *[("2", 0.95)] * 4)]
     far = ScriptedAgent(["3"], name="far", side=Side.FAR)
     policy = {"strategy": "cascade", "sensitivity": "public", "evidence": {"votes": 5}}
     async with Hybrid(near=ScriptedAgent(samples, name="near"), far=far, policy=policy) as hybrid:
