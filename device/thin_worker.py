@@ -374,10 +374,6 @@ async def _run(worker: ThinWorker) -> None:
     await task
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 class Phone:
     """Reads the state of the device below `root`, which is "/" unless a test brings its own tree."""
 
@@ -467,3 +463,7 @@ def _share(percentage: float) -> float:
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and isfinite(value) else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
