@@ -8,10 +8,11 @@ import math
 import re
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import anyio
 from pydantic import ValidationError, field_validator
@@ -234,7 +235,8 @@ class ScriptedAgent:
             raise Unavailable(f"agent {self._card.name!r} is closed")
 
 
-class _Plan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Plan:
     """A reply within the limits of its request."""
 
     items: tuple[ScriptItem, ...]
@@ -244,7 +246,7 @@ class _Plan(NamedTuple):
 
     @property
     def text(self) -> str:
-        return "".join([item for item in self.items if isinstance(item, str)])
+        return "".join(item for item in self.items if isinstance(item, str))
 
     @property
     def finished(self) -> Finished | None:
@@ -252,8 +254,8 @@ class _Plan(NamedTuple):
 
     @property
     def output_tokens(self) -> int:
-        calls = [item for item in self.items if isinstance(item, ToolCall)]
-        return count_tokens(self.text) + sum([count_tokens(f"{call.name} {call.arguments}") for call in calls])
+        calls = (item for item in self.items if isinstance(item, ToolCall))
+        return count_tokens(self.text) + sum(count_tokens(f"{call.name} {call.arguments}") for call in calls)
 
 
 def _in_order(script: Iterable[Reply], name: str) -> Callable[[StepRequest], Reply]:
@@ -278,8 +280,8 @@ def _cut(
 ) -> tuple[tuple[ScriptItem, ...], FinishReason, str | None]:
     """Cut `items` at the first stop sequence or after `max_tokens` of text. Return them with the reason why the step ends, and the stop
     sequence that did it."""
-    text = "".join([item for item in items if isinstance(item, str)])
-    end, found = min([(text.find(sequence), sequence) for sequence in stop if sequence in text], default=(len(text), None))
+    text = "".join(item for item in items if isinstance(item, str))
+    end, found = min(((text.find(sequence), sequence) for sequence in stop if sequence in text), default=(len(text), None))
     token_ends = [match.end() for match in _TOKEN.finditer(text)] if max_tokens is not None else []
     if max_tokens is not None and len(token_ends) > max_tokens and token_ends[max_tokens - 1] < end:
         return _up_to(items, token_ends[max_tokens - 1]), FinishReason.LENGTH, None
@@ -301,9 +303,9 @@ def _up_to(items: Sequence[ScriptItem], end: int) -> tuple[ScriptItem, ...]:
 
 
 def _input_tokens(request: StepRequest) -> int:
-    texts = [message.text for message in request.messages]
-    texts += [message.tool_result.content for message in request.messages if message.tool_result]
-    return sum(map(count_tokens, texts)) + sum([len(message.attachments) for message in request.messages])
+    results = (message.tool_result.content for message in request.messages if message.tool_result)
+    attached = sum(len(message.attachments) for message in request.messages)
+    return sum(count_tokens(message.text) for message in request.messages) + sum(map(count_tokens, results)) + attached
 
 
 def _check_deadline(deadline: float | None) -> None:

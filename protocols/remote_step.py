@@ -121,16 +121,13 @@ class RemoteStep:
         while True:
             if self._ended_by is not None:
                 raise self._ended_by
-            self._waiting_since = self._loop.time()
             try:
-                message: object = await self._unless_ended(self._call.read())
+                message = await self._read()
             except grpc.aio.AioRpcError as error:
                 if self._is_finished:  # the connection broke when everything had come
                     return None
                 await self._recover(error)
                 continue
-            finally:
-                self._waiting_since = _NEVER
             if isinstance(message, pb.StepEvent):
                 return self._event(message)
             self._is_over = True
@@ -174,6 +171,14 @@ class RemoteStep:
         if isinstance(event, Finished):
             self._is_finished = self._is_over = True
         return event
+
+    async def _read(self) -> object:
+        """Return the next message, or grpc's end-of-stream mark."""
+        self._waiting_since = self._loop.time()
+        try:
+            return await self._unless_ended(self._call.read())
+        finally:
+            self._waiting_since = _NEVER
 
     async def _unless_ended(self, waiting: Awaitable[_T]) -> _T:
         """Await `waiting`. Raise the reason instead if this class has cancelled the call."""
