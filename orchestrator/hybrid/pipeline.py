@@ -40,7 +40,7 @@ from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, Speculation, ToolOutcome, budget_exceeded, told_of_effort, usage_of_side
 from ..task.roles import RolesWork
 from ..util.plugins import find_plugin
-from ..util.runtime import Mailbox, cancel_task, in_thread, run_cancellable, untraced
+from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
 from .arguments import TaskOptions, output_model_of, output_schema_of
 from .preparation import Parts, Preparation
 
@@ -100,9 +100,21 @@ def note_tool_calls(error: NearfarError, context: TaskContext) -> None:
         error.add_note(f"its tool calls stay done:\n{done}")
 
 
-def _told(events: Mailbox[TaskEvent | None]) -> Iterator[TaskEvent]:
-    """Yield the events that have come, without the mark of their end."""
-    return (event for event in events.take() if event is not None)
+async def next_event(events: "asyncio.Queue[TaskEvent | None]", task: Task, started: float) -> TaskEvent | None:
+    """Return the next event; None at the end. The limit is around each wait, since a cancel scope must not be left open by a yield."""
+    if not events.empty():
+        return events.get_nowait()
+    with deadline(task, started):
+        event = await events.get()
+    return event  # noqa: RET504 - inside of the block, mypy would miss a return behind it
+
+
+def queued_events(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEvent]:
+    """Yield the events that are queued already."""
+    while not events.empty():
+        event = events.get_nowait()
+        if event is not None:
+            yield event
 
 
 def result_of(task: Task, state: dict[str, Any], seconds: float, model: type[BaseModel] | None = None) -> Result:
@@ -383,23 +395,18 @@ class Pipeline:
         if work.recorded is not None:
             yield TaskFinished(result=work.recorded_with(output_model_of(options.get("output"))))
             return
-        events: Mailbox[TaskEvent | None] = Mailbox()
-        context = replace(work.context, listener=events.put, holds_drafts=work.task.caller is not None)
+        events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
+        context = replace(work.context, listener=events.put_nowait, holds_drafts=work.task.caller is not None)
         heard = replace(work, context=context)
         serving = asyncio.create_task(self._serve(heard, options))
-        serving.add_done_callback(lambda _: events.put(None))
-        has_ended = False
+        serving.add_done_callback(lambda _: events.put_nowait(None))
         try:
-            while not has_ended:
-                with deadline(work.task, started):  # around each wait, since a cancel scope must not be left open by a yield
-                    await events.wait()
-                for event in _told(events):
-                    yield event
-                has_ended = serving.done()  # and all that it has told is taken
+            while (event := await next_event(events, work.task, started)) is not None:
+                yield event
         except DeadlineExceeded as error:
             await cancel_task(serving)
             note_tool_calls(error, work.context)
-            for late in _told(events):  # what the step that was under way has cost
+            for late in queued_events(events):  # what the step that was under way has cost
                 yield late
             raise
         finally:

@@ -282,7 +282,7 @@ async def _timed(path: NearPath, ask: Asking, request: StepRequest) -> StepReply
 
 
 def _add(log: CallLog, calls: Sequence[Call], *, at: int) -> None:
-    """Add calls that were made ahead to those of a node, and tell of them now: nobody was told while they were."""
+    """Add calls that were made ahead to those of a node, and tell of them, which was not done while they were made."""
     log.made[at:at] = calls
     for call in calls:
         emit(log.runtime, CallEnded(call=call))

@@ -5,13 +5,12 @@ import contextvars
 import os
 import queue
 import threading
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import anyio
 
@@ -202,29 +201,6 @@ def forked() -> ConfigError:
 def _background_loop() -> ConfigError:
     hint = "go on with run_sync, or make another one for async code: async with Hybrid(...)"
     return ConfigError("this Hybrid belongs to the event loop of its synchronous calls", hint=hint)
-
-
-class Mailbox(Generic[T]):
-    """A queue without bound and with one reader, who is woken once for all that has come: `asyncio.Queue` takes five times as long."""
-
-    def __init__(self) -> None:
-        self._items: deque[T] = deque()
-        self._has_come = asyncio.Event()
-
-    def put(self, item: T) -> None:
-        self._items.append(item)
-        self._has_come.set()
-
-    def take(self) -> Iterator[T]:
-        """Yield the items that have come, until there is none."""
-        while self._items:
-            yield self._items.popleft()
-
-    async def wait(self) -> None:
-        """Wait until there is an item."""
-        while not self._items:
-            self._has_come.clear()
-            await self._has_come.wait()
 
 
 async def _until_the_loop_ends(release: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
