@@ -1,8 +1,8 @@
 """Drafts of the shipped near model with the verdicts of both shipped models, recorded once and kept with the benchmarks.
 
-Each task is carried out by the near model and by the far one. Both models then judge the near one's whole work with its answer: the
-probability of the word CONTINUE, against INTERVENE, under the prompt that the far one is trained on. In the search world, where no task
-changes anything, the near model is sampled eight times more. `verified_recording` records them again.
+Each task is carried out by the near model and by the far one. Both models then judge the near one's whole work with its answer, near with
+the adapter `near-judge`: the probability of the word CONTINUE, against INTERVENE, under the prompt that the far one is trained on. In the
+search world, where no task changes anything, the near model is sampled eight times more. `verified_recording` records them again.
 """
 
 import gzip
