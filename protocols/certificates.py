@@ -1,13 +1,24 @@
-"""Certificates and private keys in PEM files. They are checked here because gRPC does not say what is wrong with one."""
+"""Certificates and private keys in PEM files: check them, because gRPC does not say what is wrong with one, and make those of a hub."""
 
+import ipaddress
+import os
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from .address import fingerprint_of
 from .errors import ConfigError
 
+if TYPE_CHECKING:
+    from cryptography.x509 import GeneralName
+
+_HUB_NAME = "nearfar-hub"
+_HUB_LIFETIME = timedelta(days=3650)
+"""Ten years: it is trusted by its fingerprint alone, so that an early end would only force all devices to pair again."""
 _VERSION = 0xA0
 _UTC_TIME = 0x17
 _SECONDS = "%Y%m%d%H%M%SZ"
@@ -120,3 +131,57 @@ def _no_certificate(path: Path, pem: bytes) -> ConfigError:
     if b"PRIVATE KEY" in pem:
         return ConfigError(f"{path} holds a private key and no certificate", hint="the two may have been swapped")
     return ConfigError(f"{path} holds no certificate in PEM form", hint=_PEM_HINT)
+
+
+def ensure_certificate(certificate: Path, key: Path, hosts: Sequence[str]) -> str:
+    """Return the fingerprint of `certificate`. If neither file exists, both are made, the key readable by its owner only.
+
+    Raises `ConfigError` if only one of them exists, or the certificate cannot be read.
+    """
+    if certificate.exists() != key.exists():
+        there, missing = (certificate, key) if certificate.exists() else (key, certificate)
+        raise ConfigError(
+            f"{there} is there and {missing} is not", hint="they belong together: name the right pair, or remove it for a new one"
+        )
+    if not certificate.exists():
+        _make_pair(certificate, key, hosts)
+    try:
+        return fingerprint_of(first_certificate(certificate.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{certificate} is not a certificate: {error}", hint="give the path of a PEM file") from error
+
+
+def _make_pair(certificate: Path, key: Path, hosts: Sequence[str]) -> None:
+    if find_spec("cryptography") is None:
+        raise ConfigError("making a certificate needs the Python package cryptography", hint="pip install 'nearfar[hub]'")
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _HUB_NAME)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, private.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))  # a device whose clock is behind takes it too
+        .not_valid_after(now + _HUB_LIFETIME)
+        .add_extension(
+            x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys((_HUB_NAME, "localhost", *hosts))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(private, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    written = private.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(written)
+    certificate.write_bytes(made.public_bytes(pem))
+
+
+def _general_name(host: str) -> "GeneralName":
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

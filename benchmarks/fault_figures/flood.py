@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import Message, NearfarError, ScriptedAgent, Sensitivity, StepRequest, complete
+from nearfar.protocols.certificates import ensure_certificate
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import serve

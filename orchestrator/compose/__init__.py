@@ -22,7 +22,6 @@ from ...protocols.secrets import StoredKey
 from ...protocols.steps import Value
 from ..agents import AgentHandle
 from ..task.stores import calls_folder
-from ..util.credentials import find_secret
 from ..util.plugins import PLUGIN_TAG, FarPluginConfig, NearPluginConfig, has_plugin, names_plugin, open_plugin_agent, provider_tag
 from .hub import AttachedConfig, checked_address, open_attached
 
@@ -469,7 +468,7 @@ def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
         from ...protocols.client import RemoteAgent
 
         assert isinstance(config, GatewayConfig), "chosen below"
-        token = await anyio.to_thread.run_sync(find_secret, config.token_variable)
+        token = await anyio.to_thread.run_sync(StoredKey(config.token_variable).find)
         tls = client_tls(config.certificate, config.client_certificate, config.client_key)
         return await RemoteAgent.connect(config.address, agent=config.agent, token=token, tls=tls)
 

@@ -231,9 +231,9 @@ def pair_device(hub: HubConfig, name: str) -> Pairing:
 
     Raises `ConfigError` for a name that has a token already, and for files or addresses that cannot be used.
     """
+    from ...protocols.certificates import ensure_certificate
     from ...protocols.security import Scope
     from ...protocols.token_file import add_token
-    from ..util.credentials import ensure_certificate
 
     reached = reachable(parse_address(hub.address))
     fingerprint = ensure_certificate(hub.certificate or CERTIFICATE, hub.key or KEY, [reached.host])

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ...protocols import DeviceStateSource
+from ...protocols.secrets import secret
 from ..agents import AgentPool
 from ..task.stores import MemoryConfig, RecallConfig
 from ..util.arguments import Location
-from ..util.credentials import secret
 
 if TYPE_CHECKING:
     from langgraph.store.base import TTLConfig

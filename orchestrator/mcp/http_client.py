@@ -8,7 +8,7 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
 from ...protocols.address import is_loopback
-from ..util.credentials import secret
+from ...protocols.secrets import secret
 from . import McpServerConfig
 from .process import LONGEST_MESSAGE
 

@@ -17,8 +17,7 @@ from anyio.abc import ByteReceiveStream, ObjectReceiveStream, ObjectSendStream, 
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from ...protocols import ConfigError
-from ...protocols.secrets import quote
-from ..util.credentials import secret
+from ...protocols.secrets import quote, secret
 from . import McpServerConfig
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from near_model import OPEN, QUESTION, ask
 from benchmarks.fault_figures.tabs import CASES
 from nearfar import Hybrid, tool
 from nearfar.orchestrator.compose.hub import PageModel
-from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import Agent, ScriptedAgent, Side, Unavailable, complete, stream
+from nearfar.protocols.certificates import ensure_certificate
 from nearfar.protocols.testing import eventually
 from nearfar.protocols.testing.agent_conformance import (
     Check,

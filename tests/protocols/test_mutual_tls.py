@@ -9,7 +9,6 @@ import anyio
 import pytest
 from certificates import HOSTS, Authority, CertificateAndKey
 
-from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import (
     Agent,
     ConfigError,
@@ -22,6 +21,7 @@ from nearfar.protocols import (
     complete,
     stream,
 )
+from nearfar.protocols.certificates import ensure_certificate
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.security import (
