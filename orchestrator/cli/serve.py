@@ -26,7 +26,7 @@ from ...protocols.token_file import follow_tokens, read_tokens
 from ..compose import FarConfig, NearConfig, NearSection, caller_tokens, open_near, parse_far, parse_near, serve_near
 from ..compose.gateway_process import open_far_in_process, serve_far
 from ..compose.hub import HubConfig, accept_workers
-from ..compose.memory import open_memory
+from ..memory import open_memory
 from . import options
 from .http import serve_a2a, serve_console, serve_http
 from .mcp import serve_mcp

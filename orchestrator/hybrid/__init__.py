@@ -23,9 +23,9 @@ from ..cache.database import ErasedMemory
 from ..compose import FarConfig, NearSection, read_device_state
 from ..compose.config import Config, load_config, with_line
 from ..compose.hub import AttachedConfig
-from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
 from ..mcp import McpServer
+from ..memory import memory_rest, task_memory
 from ..routing import Router
 from ..runs.erasing import ErasedRuns, erase_calls, erased_of
 from ..runs.store import RunStore
