@@ -23,9 +23,8 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from ..protocols import EnergySource, Execution, Finished, Message, ModelError, Performance, StepRequest, ToolChoice, ToolSpec, complete
 from ..protocols.steps import Value
-from .compute import CPU
 from .energy import EnergyInterval, Meter, open_reader
-from .hardware.processors import read_cpu
+from .hardware.processors import CPU, read_cpu
 
 if TYPE_CHECKING:
     from .worker import LocalAgent  # which reads profiles

@@ -6,7 +6,6 @@ from pydantic import Field
 
 from ...protocols import PowerSource, Thermal
 from ...protocols.steps import Value
-from ..compute import ProcessorKind
 
 
 class Presence(StrEnum):
@@ -78,6 +77,17 @@ class Heat(Component):
     thermal: Thermal | None = None
     """The state of the hottest sensor, judged by its limits."""
     sensors: tuple[Sensor, ...] = ()
+
+
+class ProcessorKind(StrEnum):
+    """The kind of processor that a provider runs on."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    """With memory of its own."""
+    INTEGRATED_GPU = "integrated_gpu"
+    """Shares the memory, and the power budget, of the CPU."""
+    NPU = "npu"
 
 
 class Accelerator(Component):

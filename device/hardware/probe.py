@@ -19,10 +19,9 @@ import anyio
 from anyio.abc import ByteReceiveStream, Process
 from pydantic import ValidationError
 
-from ..compute import CPU, ProcessorKind
 from ..energy import look_for_battery, look_for_rapl
-from .components import Drivers, EnergyComponent, EngineProvider, Hardware, InferenceEngine, Presence
-from .processors import read_accelerators, read_cpu
+from .components import Drivers, EnergyComponent, EngineProvider, Hardware, InferenceEngine, Presence, ProcessorKind
+from .processors import CPU, read_accelerators, read_cpu
 from .state import read_heat, read_memory, read_power
 
 ROOT: Final = Path("/")

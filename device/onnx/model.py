@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ...protocols import Execution, ModelError
-from ..compute import CPU, ProcessorKind, Provider
+from ..hardware.components import ProcessorKind
+from ..hardware.processors import CPU, Provider
 from ..worker.engine import Logits
 from ..worker.generation import REASONING_END, REASONING_START
 from . import PROVIDERS, short_name

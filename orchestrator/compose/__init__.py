@@ -361,7 +361,7 @@ def runs_on_onnx(model: str) -> bool:
 
 def find_profile(config: NearConfig) -> "Profile | None":
     """Return the profile that `nearfar models bench` measured for a model on this device and the processor that it would run on."""
-    from ...device.compute import FASTEST, LOWEST_POWER
+    from ...device.hardware.processors import FASTEST, LOWEST_POWER
     from ...device.profiles import profiles_of
 
     try:

@@ -11,8 +11,7 @@ from fake_system import supply, write_system
 from llama_engine import needs_llama
 from pydantic import BaseModel
 
-from nearfar.device.compute import ProcessorKind
-from nearfar.device.hardware.components import Component, Hardware, Presence
+from nearfar.device.hardware.components import Component, Hardware, Presence, ProcessorKind
 from nearfar.device.hardware.probe import ENGINES, NVML, ProviderDevice, execution_providers, look_at_drivers, probe_hardware
 
 pytestmark = pytest.mark.anyio

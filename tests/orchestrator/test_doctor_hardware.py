@@ -1,6 +1,5 @@
 """What `nearfar doctor` prints about machines other than this one."""
 
-from nearfar.device.compute import ProcessorKind
 from nearfar.device.hardware.components import (
     Accelerator,
     Battery,
@@ -12,6 +11,7 @@ from nearfar.device.hardware.components import (
     Memory,
     Power,
     Presence,
+    ProcessorKind,
     Sensor,
 )
 from nearfar.orchestrator.cli.doctor import MachineLine, hardware_lines
