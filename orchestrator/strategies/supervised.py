@@ -27,8 +27,8 @@ from ..task.modes import Strategy
 from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
 from ..task.results import Attempt
 from ..task.routing_policy import FALLBACK_ERRORS
+from .attempts import give_up, warn_of_refusal
 from .calls import CallLog, TaskRuntime, emit
-from .hedging import give_up, warn_of_refusal
 from .planning import Planning, Purchase, supervision_request, supervisor_of
 from .prompts import NOT_YET_RUN, SupervisorVerdict, read_verdict, verify_plan_request, verify_progress_request, with_points
 from .state import TaskState, as_json, chosen_by_plan, label_of, opening, value_of
