@@ -11,7 +11,7 @@ from ..task.modes import Strategy
 from ..util.plugins import Plugin, find_plugin
 from .act_looks import ActNodes
 from .calls import TaskGraphBuilder, add_node
-from .navigation import NavigatorNodes
+from .oversight import NavigatorNodes
 from .state import TaskContext, TaskState
 from .supervised import SupervisorNodes, after_act, after_act_or_plan, after_plan, after_route, after_tools, after_verify
 from .turn import after_judge, after_step
