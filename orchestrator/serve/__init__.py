@@ -25,8 +25,7 @@ try:
     from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    from .app import make_app
-    from .mcp_http import PATH, McpMount, mcp_app
+    from .app import PATH, McpMount, make_app, mcp_app
 except ImportError as error:
     raise ConfigError("serving HTTP needs starlette and uvicorn", hint="pip install 'nearfar[serve]'") from error
 
