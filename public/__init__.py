@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.hybrid.arguments import ResumeOptions as ResumeOptions
     from nearfar.orchestrator.hybrid.arguments import TaskOptions as TaskOptions
     from nearfar.orchestrator.hybrid.arguments import TurnOptions as TurnOptions
-    from nearfar.orchestrator.hybrid.metrics import Metrics as Metrics
-    from nearfar.orchestrator.hybrid.records import Records as Records
+    from nearfar.orchestrator.hybrid.parts import Metrics as Metrics
+    from nearfar.orchestrator.hybrid.parts import Records as Records
     from nearfar.orchestrator.hybrid.session import Session as Session
     from nearfar.orchestrator.lab.worlds import Grade as Grade
     from nearfar.orchestrator.lab.worlds import WorldTask as WorldTask
@@ -320,8 +320,7 @@ _NAMES = {
     "orchestrator.compose.policy_file": "PolicyFile",
     "orchestrator.hybrid": "Hybrid",
     "orchestrator.hybrid.arguments": "HybridArguments ResumeOptions TaskOptions TurnOptions",
-    "orchestrator.hybrid.metrics": "Metrics",
-    "orchestrator.hybrid.records": "Records",
+    "orchestrator.hybrid.parts": "Metrics Records",
     "orchestrator.hybrid.session": "Session",
     "orchestrator.lab.worlds": "Grade WorldTask",
     "orchestrator.langchain": "ChatNearfar",

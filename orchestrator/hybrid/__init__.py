@@ -62,9 +62,9 @@ from .arguments import (
     tools_argument,
 )
 from .blocking import BlockingCalls
+from .parts import Records, open_records, records_argument
 from .pipeline import Pipeline
 from .preparation import Parts
-from .records import Records, open_records, records_argument
 from .session import Session, SessionBook
 from .turns import ServesTurns
 
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
     from ..strategies.calls import TaskGraph
-    from .metrics import Metrics
+    from .parts import Metrics
 
 _logger = logging.getLogger(__name__)
 
@@ -395,7 +395,7 @@ class Hybrid(ServesTurns):
     @cached_property
     def metrics(self) -> "Metrics":
         """The metrics of tasks and agents, for Prometheus: `await hybrid.metrics.text()`. Tasks are counted from the first use on."""
-        from .metrics import Metrics
+        from .parts import Metrics
 
         return Metrics(self._parts, {agent.socket for agent in self.attached.values()})
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..mcp.tools import McpServers
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
-    from .records import Records
+    from .parts import Records
 
 
 _logger = logging.getLogger(__name__)
