@@ -62,9 +62,8 @@ from .arguments import (
     tools_argument,
 )
 from .blocking import BlockingCalls
-from .parts import Records, open_records, records_argument
+from .parts import Metrics, Parts, Records, open_records, records_argument
 from .pipeline import Pipeline
-from .preparation import Parts
 from .session import Session, SessionBook
 from .turns import ServesTurns
 
@@ -74,7 +73,6 @@ if TYPE_CHECKING:
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
     from ..strategies.calls import TaskGraph
-    from .parts import Metrics
 
 _logger = logging.getLogger(__name__)
 
@@ -393,10 +391,8 @@ class Hybrid(ServesTurns):
         return self._records.traces
 
     @cached_property
-    def metrics(self) -> "Metrics":
+    def metrics(self) -> Metrics:
         """The metrics of tasks and agents, for Prometheus: `await hybrid.metrics.text()`. Tasks are counted from the first use on."""
-        from .parts import Metrics
-
         return Metrics(self._parts, {agent.socket for agent in self.attached.values()})
 
     async def cancel(self, run: str, *, user: str = "") -> None:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from ..memory.in_tasks import TaskMemory
 
 
+_logger = logging.getLogger(__name__)
+
 Part = TypeVar("Part")
 
 
@@ -191,9 +193,6 @@ class Parts:
     records: OpenRecords
     observers: Observers
     """Spans and metrics of the tasks."""
-
-
-_logger = logging.getLogger(__name__)
 
 
 class Metrics:
