@@ -76,9 +76,8 @@ from ..compose.hub import ServeConfig
 from ..hybrid import Hybrid
 from ..serve import serve_app
 from ..serve.callers import Callers, OriginCheck
-from ..serve.requests import ClientLeft, Receive, Send, openai_error, read_body, status_of
+from ..serve.requests import ClientLeft, Receive, Send, encoded, openai_error, read_body, status_of
 from ..serve.requests import Scope as Asgi
-from ..serve.sse import encoded
 from .tasks import A2aTasks
 
 logger = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from ..hybrid import Hybrid
 from ..safety.outbound_filter import PrivacyRecords
 from ..serve import Front
 from ..serve.callers import OriginCheck
-from ..serve.requests import ClientLeft, anthropic_error, read_body, status_of
-from ..serve.sse import encoded, while_connected
+from ..serve.endpoint import while_connected
+from ..serve.requests import ClientLeft, anthropic_error, encoded, read_body, status_of
 from .chat import CHAT, Chats
 from .devices import DEVICES
 from .live import Channels

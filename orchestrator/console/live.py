@@ -11,7 +11,7 @@ import orjson
 
 from ...protocols import NearfarError
 from ...protocols.secrets import log_defect
-from ..serve.sse import event
+from ..serve.dialect import event
 
 Fragments = Mapping[str, str]
 """HTML by the id of the element that it replaces."""
