@@ -18,8 +18,7 @@ from ..task.policy import Policy
 from ..task.results import Result
 from ..util.runtime import in_thread
 from .html import Html, Mark, bars, join, scatter, table, tag, text
-from .live import Fragments
-from .view import ROOT, Page, PageContent, View, failure, live
+from .view import ROOT, Fragments, Page, PageContent, View, failure, live
 
 if TYPE_CHECKING:
     from ..lab.statistics import IntervalEstimate
