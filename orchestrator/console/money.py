@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from ...protocols import ConfigError, Side
 from ..budgets import MEASURES, Balance, BudgetScope
-from ..routing.run_records import arm_of
+from ..routing.outcome_records import arm_of
 from ..runs import RunState, parse_record
 from ..runs.store import RunStore
 from ..task.modes import Strategy
