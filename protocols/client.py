@@ -8,11 +8,12 @@ import grpc
 
 from .address import parse_address
 from .agent import AgentCard, LoopBound, Side
-from .channel import ClientTls, open_channel
+from .channel import open_channel
 from .errors import ConfigError, NotFound, StepLost, Unavailable
 from .remote_step import Connection, RemoteStep
 from .security import bearer_metadata
 from .steps import StepEvent, StepRequest
+from .tls import ClientTls
 from .v1 import agent_pb2 as pb
 from .v1.agent_pb2_grpc import AgentServiceStub
 from .validation import check_privacy

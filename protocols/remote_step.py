@@ -12,8 +12,7 @@ import anyio
 import grpc
 
 from .address import Address
-from .channel import ClientTls
-from .diagnosis import explained
+from .channel import explained
 from .errors import (
     DeadlineExceeded,
     InvalidOutput,
@@ -30,6 +29,7 @@ from .propagation import trace_headers
 from .secrets import inspect
 from .status import carried_error
 from .steps import Finished, StepEvent, StepRequest
+from .tls import ClientTls
 from .v1 import agent_pb2 as pb
 from .v1.agent_pb2_grpc import AgentServiceStub
 from .wire import ACCEPTED, event_from_proto, request_to_proto

@@ -219,8 +219,6 @@ if TYPE_CHECKING:
     from nearfar.protocols.agent import stream as stream
     from nearfar.protocols.attach import Worker as Worker
     from nearfar.protocols.attachments import Attachment as Attachment
-    from nearfar.protocols.channel import ClientTls as ClientTls
-    from nearfar.protocols.channel import ServerTls as ServerTls
     from nearfar.protocols.client import RemoteAgent as RemoteAgent
     from nearfar.protocols.errors import AgentError as AgentError
     from nearfar.protocols.errors import ApprovalNeeded as ApprovalNeeded
@@ -300,6 +298,8 @@ if TYPE_CHECKING:
     from nearfar.protocols.steps import ToolResult as ToolResult
     from nearfar.protocols.steps import ToolSpec as ToolSpec
     from nearfar.protocols.steps import Usage as Usage
+    from nearfar.protocols.tls import ClientTls as ClientTls
+    from nearfar.protocols.tls import ServerTls as ServerTls
     from nearfar.protocols.token_file import NewToken as NewToken
     from nearfar.protocols.token_file import add_token as add_token
     from nearfar.protocols.token_file import load_tokens as load_tokens
@@ -387,7 +387,6 @@ _NAMES = {
     ),
     "protocols.attach": "Worker",
     "protocols.attachments": "Attachment",
-    "protocols.channel": "ClientTls ServerTls",
     "protocols.client": "RemoteAgent",
     "protocols.errors": (
         "AgentError ApprovalNeeded BudgetExceeded Cancelled ConfigError ContentFiltered ContextOverflow DeadlineExceeded "
@@ -407,6 +406,7 @@ _NAMES = {
         "ApprovalRequest Effort EnergySource FinishReason Finished JsonSchema LikelyToken Message Performance ProviderState Sensitivity "
         "StepEvent StepReply StepRequest TextDelta TokenLogprob ToolCall ToolCalled ToolChoice ToolResult ToolSpec Usage"
     ),
+    "protocols.tls": "ClientTls ServerTls",
     "protocols.token_file": "NewToken add_token load_tokens",
     "protocols.validation": "check_request",
 }

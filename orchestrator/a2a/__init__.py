@@ -68,9 +68,9 @@ from starlette.types import ASGIApp
 from ...protocols import IdempotencyConflict, InvalidRequest, ModelNotFound, NearfarError, NotFound, PermissionDenied, Unsupported
 from ...protocols.access import Access, Context
 from ...protocols.address import Address
-from ...protocols.channel import server_tls
 from ...protocols.security import IDENTITY, Identity, Scope, Tokens, check_exposure
 from ...protocols.server import listening
+from ...protocols.tls import server_tls
 from ..agents import AgentHandle
 from ..compose.hub import ServeConfig
 from ..hybrid import Hybrid

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from ...protocols import ConfigError, InvalidRequest, NotFound, Unsupported
 from ...protocols.address import parse_address, read_pairing
-from ...protocols.channel import client_tls, pinned_tls
 from ...protocols.items import ItemAddress, Namespace, Tier, namespace_text, parse_namespace
 from ...protocols.secrets import StoredKey, secret
+from ...protocols.tls import client_tls, pinned_tls
 from ..memory.reading import address_text, one_line, origin_text, value_text
 from ..memory.sync.messages import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from ...device.store import StoredModel as StoredModel
     from ...device.store.fit import Fits
     from ...device.store.fit import ModelFit as ModelFit
-    from ...protocols.channel import ServerTls
     from ...protocols.security import Tokens
     from ...protocols.server import Server
+    from ...protocols.tls import ServerTls
 
 EMBEDDED = ("near", "far")
 """The small models that ship with nearfar; they know nothing but the two worlds that they were trained in."""
@@ -464,8 +464,8 @@ def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
     async def connect() -> Agent:
         import anyio.to_thread
 
-        from ...protocols.channel import client_tls
         from ...protocols.client import RemoteAgent
+        from ...protocols.tls import client_tls
 
         assert isinstance(config, GatewayConfig), "chosen below"
         token = await anyio.to_thread.run_sync(StoredKey(config.token_variable).find)

@@ -13,9 +13,9 @@ import anyio
 from ...protocols import ConfigError
 from ...protocols.access import Access
 from ...protocols.address import Address, parse_address
-from ...protocols.channel import server_tls
 from ...protocols.limits import BODY_SECONDS, HANDSHAKE_SECONDS, UNREAD_SECONDS, most_connections
 from ...protocols.security import Tokens, check_exposure
+from ...protocols.tls import server_tls
 from ..compose.hub import ServeConfig
 from ..hybrid import Hybrid
 from ..util.runtime import cancel_task
