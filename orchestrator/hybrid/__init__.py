@@ -41,8 +41,8 @@ from ..task.stores import MemoryConfig, RunsConfig
 from ..task.tools import Approver, Tool
 from ..tracing import TraceStore
 from ..tracing.observing import Observers
-from ..util.arguments import Location, as_path, require, wrong_type
 from ..util.runtime import in_thread
+from ..util.settings import Location, as_path, require, wrong_type
 from .arguments import (
     HybridArguments,
     ResumeOptions,

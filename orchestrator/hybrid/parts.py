@@ -23,8 +23,8 @@ from ..task.stores import CacheConfig, RunsConfig
 from ..task.tools import Approver, Tool
 from ..tracing import TraceStore, traces_if_usable
 from ..tracing.observing import Family, Observers, PrometheusMeter, gauge
-from ..util.arguments import Location, as_path, parse_section, require
 from ..util.runtime import in_thread
+from ..util.settings import Location, as_path, parse_section, require
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from ...protocols import DeviceStateSource
 from ...protocols.secrets import secret
 from ..task.stores import MemoryConfig, RecallConfig, data_folder
-from ..util.arguments import Location
+from ..util.settings import Location
 
 if TYPE_CHECKING:
     from langgraph.store.base import TTLConfig

@@ -25,8 +25,8 @@ from langgraph.store.base import (
 
 from ...protocols import InvalidRequest
 from ...protocols.items import ItemAddress, Source, Tier
-from ..util.arguments import as_choice
 from ..util.runtime import in_thread
+from ..util.settings import as_choice
 from . import validation
 from .changes import Watchers
 from .engine import Engine

@@ -13,7 +13,7 @@ from ..task.labels import Integrity, join_labels
 from ..task.results import Result
 from ..task.stores import ConsolidationConfig, RecallConfig
 from ..task.tools import Tool, make_again, tool
-from ..util.arguments import as_tuple, require, wrong_type
+from ..util.settings import as_tuple, require, wrong_type
 from .episodic import EpisodicMemory, MemoryTurn, TurnKind
 from .operation import Principal
 from .provenance import Origin, Recollection, label_of_recalled, origin_of, recalled_item, running, writing_as
