@@ -54,16 +54,16 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.memory.changes import MemoryChange as MemoryChange
     from nearfar.orchestrator.memory.episodic import MemoryTurn as MemoryTurn
     from nearfar.orchestrator.memory.episodic import TurnKind as TurnKind
+    from nearfar.orchestrator.memory.in_tasks import Rendered as Rendered
     from nearfar.orchestrator.memory.in_tasks import TaskMemory as TaskMemory
     from nearfar.orchestrator.memory.in_tasks import memory_tools as memory_tools
+    from nearfar.orchestrator.memory.in_tasks import render as render
     from nearfar.orchestrator.memory.operation import Principal as Principal
     from nearfar.orchestrator.memory.provenance import Origin as Origin
     from nearfar.orchestrator.memory.provenance import writing_as as writing_as
     from nearfar.orchestrator.memory.ranking import Ranking as Ranking
     from nearfar.orchestrator.memory.reading import MemoryItem as MemoryItem
     from nearfar.orchestrator.memory.reading import SearchMode as SearchMode
-    from nearfar.orchestrator.memory.retrieval import Rendered as Rendered
-    from nearfar.orchestrator.memory.retrieval import render as render
     from nearfar.orchestrator.memory.store import MemoryStore as MemoryStore
     from nearfar.orchestrator.memory.transfer import Imported as Imported
     from nearfar.orchestrator.memory.vectors import Embedder as Embedder
@@ -329,12 +329,11 @@ _NAMES = {
     "orchestrator.memory.agent_memory": "AgentMemory Fact WorkingMemory",
     "orchestrator.memory.changes": "Conflict LostValue MemoryChange",
     "orchestrator.memory.episodic": "MemoryTurn TurnKind",
-    "orchestrator.memory.in_tasks": "TaskMemory memory_tools",
+    "orchestrator.memory.in_tasks": "Rendered TaskMemory memory_tools render",
     "orchestrator.memory.operation": "Principal",
     "orchestrator.memory.provenance": "Origin writing_as",
     "orchestrator.memory.ranking": "Ranking",
     "orchestrator.memory.reading": "MemoryItem SearchMode",
-    "orchestrator.memory.retrieval": "Rendered render",
     "orchestrator.memory.store": "MemoryStore",
     "orchestrator.memory.transfer": "Imported",
     "orchestrator.memory.vectors": "Embedder",
