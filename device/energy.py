@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, cast
 
 from ..protocols import Execution
 from .hardware import entries, read_integer, read_text
-from .hardware.components import Presence
+from .hardware.processors import Presence
 from .hardware.state import linux_batteries
 
 

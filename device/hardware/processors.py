@@ -14,14 +14,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from math import floor
 from pathlib import Path
 from typing import Final
 
+from pydantic import Field
+
 from ...protocols import ConfigError
 from ...protocols.steps import Value
 from . import cpu_quota, entries, is_linux, is_there, read_text
-from .components import Accelerator, Cpu, Presence, ProcessorKind
 
 ROOT = Path("/")
 _FEATURES: Final = (
@@ -41,6 +43,57 @@ _SYSCTL_FEATURES: Final = {
     "hw.optional.avx512f": "avx512f",
 }
 _SYSCTL_SECONDS: Final = 2.0
+
+
+class Presence(StrEnum):
+    """Presence of a part in the machine."""
+
+    PRESENT = "present"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+    """The probe could not tell; not the same as absent."""
+
+
+class Component(Value):
+    """A part of the machine, or something that reads one."""
+
+    presence: Presence
+    reason: str = Field(min_length=1)
+    """The source that says so, or the reason why none does."""
+
+
+class ProcessorKind(StrEnum):
+    """The kind of processor that a provider runs on."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    """With memory of its own."""
+    INTEGRATED_GPU = "integrated_gpu"
+    """Shares the memory, and the power budget, of the CPU."""
+    NPU = "npu"
+
+
+class Cpu(Component):
+    """The processor, and how much of it this process may use."""
+
+    model: str | None = None
+    architecture: str
+    physical_cores: int | None = None
+    logical_cores: int | None = None
+    usable_cores: int
+    """Logical cores that affinity and the control group leave to this process, at least 1."""
+    quota: float | None = None
+    """Cores' worth of time that the control group grants; None: all."""
+    features: tuple[str, ...] = ()
+    """Instruction sets that matter to inference, by the kernel's names: `avx2`, `avx512f`, `amx_int8`, `neon` ..."""
+
+
+class Accelerator(Component):
+    """A GPU or an NPU that the operating system lists, whether or not an engine can use it."""
+
+    kind: ProcessorKind
+    name: str
+    driver: str | None = None
 
 
 def usable_cores(root: Path = ROOT) -> int:

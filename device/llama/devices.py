@@ -18,8 +18,7 @@ from llama_cpp._ggml import libggml
 
 from ...protocols import ConfigError, Execution
 from ..gguf import GgufHeader, model_parts, read_header
-from ..hardware.components import ProcessorKind
-from ..hardware.processors import CPU, FASTEST, LOWEST_POWER, Provider, choose_provider
+from ..hardware.processors import CPU, FASTEST, LOWEST_POWER, ProcessorKind, Provider, choose_provider
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS
 from . import LlamaOptions, cache_cells
 

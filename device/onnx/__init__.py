@@ -14,8 +14,7 @@ import anyio
 
 from ...protocols import AgentCard, Capabilities, Limits, ModelNotFound, Prices, Side
 from ..gguf import check_adapters
-from ..hardware.components import ProcessorKind
-from ..hardware.processors import FASTEST
+from ..hardware.processors import FASTEST, ProcessorKind
 from ..worker import LocalAgent, check_counts, check_default_adapters, check_installed
 from ..worker.process import WorkerProcess
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerOptions, WorkerReady

@@ -27,12 +27,12 @@ from .hub import AttachedConfig, checked_address, open_attached
 
 if TYPE_CHECKING:
     from ...cloud.prices import PriceLine as PriceLine
-    from ...device.hardware.components import Accelerator as Accelerator
-    from ...device.hardware.components import Cpu as Cpu
-    from ...device.hardware.components import EngineProvider as EngineProvider
-    from ...device.hardware.components import Hardware as Hardware
-    from ...device.hardware.components import InferenceEngine as InferenceEngine
-    from ...device.hardware.components import Memory as Memory
+    from ...device.hardware.probe import EngineProvider as EngineProvider
+    from ...device.hardware.probe import Hardware as Hardware
+    from ...device.hardware.probe import InferenceEngine as InferenceEngine
+    from ...device.hardware.processors import Accelerator as Accelerator
+    from ...device.hardware.processors import Cpu as Cpu
+    from ...device.hardware.state import Memory as Memory
     from ...device.profiles import Profile as Profile
     from ...device.store import ModelStore
     from ...device.store import StoredModel as StoredModel
