@@ -365,8 +365,8 @@ def _running(went_far: Sequence[bool], window: int) -> tuple[float, ...]:
 
 
 def replay_cascade(cascade: RecordedCascade, policy: Policy, escalation: Escalation | None, *, seed: int = 0) -> Replayed:
-    """Return the tasks of a cascade as the router's replay has them: the advantage is what escalating is worth over accepting the draft, and
-    each outcome carries the dollars of the draft and of the opinions. All looks are taken. Raises what `RecordedCascade.gains` raises.
+    """Return the tasks of a cascade as the router's replay has them: the advantage is what escalating is worth over accepting the draft,
+    and each outcome carries the dollars of the draft and of the opinions. All looks are taken. Raises what `RecordedCascade.gains` raises.
     """
     objective, roles = policy.objective, cascade.roles
     far_price = price(mean_cost(cascade.traces, roles.far), objective)
