@@ -1,4 +1,6 @@
-"""Errors as gRPC statuses: the class is the `reason` of a google.rpc.ErrorInfo, so that both ends raise the same class."""
+"""Errors as gRPC statuses: the class is the `reason` of a google.rpc.ErrorInfo, so that both ends raise the same class. And the statuses
+of broken connections.
+"""
 
 import asyncio
 from typing import Final, NoReturn, TypeVar, cast
