@@ -10,13 +10,9 @@ from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ....protocols.errors import ConfigError
-
-if TYPE_CHECKING:
-    from presidio_analyzer import AnalyzerEngine
-
 
 UNCHECKED: Final = "unchecked"
 """Type of a whole text that a detector could not look through: it may hold anything."""
@@ -234,8 +230,8 @@ class PresidioDetector:
         return [PrivateFinding(each.start, each.end, _PRESIDIO_TYPES[each.entity_type], text[each.start : each.end]) for each in results]
 
     @cached_property
-    def _engine(self) -> "tuple[AnalyzerEngine, str]":
-        """Presidio with its model, and the model's language."""
+    def _engine(self) -> tuple[Any, str]:
+        """Presidio's `AnalyzerEngine` with its model, and the model's language."""
         import spacy
         from presidio_analyzer import AnalyzerEngine, RecognizerRegistry
         from presidio_analyzer.nlp_engine import SpacyNlpEngine
