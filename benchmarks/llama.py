@@ -32,7 +32,7 @@ import psutil
 from llama_cpp.llama_types import CreateCompletionStreamResponse
 
 from nearfar.device.llama import LlamaAgent
-from nearfar.device.llama.library import prepare_library
+from nearfar.device.llama.extra_buffers import prepare_library
 from nearfar.protocols import Agent, Message, StepRequest, complete
 
 ROOT = Path(__file__).parent.parent

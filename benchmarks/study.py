@@ -25,7 +25,7 @@ from nearfar.orchestrator.lab.study.headline import AutoHeadline, Comparison, Re
 from nearfar.orchestrator.lab.study.outcomes import Outcomes
 from nearfar.orchestrator.lab.study.pools import LocalPool
 from nearfar.orchestrator.lab.study.sweep import RecordLog, Sweep
-from nearfar.orchestrator.routing.run_records import RunRecord
+from nearfar.orchestrator.routing.outcome_records import RunRecord
 from nearfar.orchestrator.task.policy import Policy
 
 TURNS = 40

@@ -23,9 +23,8 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from ..protocols import EnergySource, Execution, Finished, Message, ModelError, Performance, StepRequest, ToolChoice, ToolSpec, complete
 from ..protocols.steps import Value
-from .compute import CPU
-from .energy import EnergyInterval, Meter, open_reader
-from .hardware.processors import read_cpu
+from .energy import EnergyInterval, Measuring, Meter, open_reader
+from .hardware.processors import CPU, read_cpu
 
 if TYPE_CHECKING:
     from .worker import LocalAgent  # which reads profiles
@@ -342,3 +341,13 @@ def _resident_bytes(process: int) -> int:
     import psutil
 
     return int(psutil.Process(process).memory_info().rss)
+
+
+def measuring_of(path: Path, execution: Execution | None, *, kv_bytes_per_token: int | None) -> Measuring:
+    """Return the measuring for the model at `path`, with the reader and the profile for this execution."""
+    reader, profile = open_reader(execution), profile_of(path, execution)
+    return Measuring(
+        kv_bytes_per_token=kv_bytes_per_token,
+        meter=None if reader is None else Meter(reader),
+        estimate=None if profile is None else profile.joules,
+    )

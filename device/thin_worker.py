@@ -30,8 +30,7 @@ from uuid import uuid4
 import grpc
 
 from ..protocols.address import Pairing, parse_address, read_pairing, read_secret
-from ..protocols.channel import ClientTls, client_tls, open_channel, pinned_tls
-from ..protocols.diagnosis import explained
+from ..protocols.channel import explained, open_channel
 from ..protocols.errors import (
     AgentError,
     Cancelled,
@@ -49,6 +48,7 @@ from ..protocols.errors import (
 )
 from ..protocols.secrets import log_defect
 from ..protocols.security import bearer_metadata
+from ..protocols.tls import ClientTls, client_tls, pinned_tls
 from ..protocols.v1 import agent_pb2 as pb
 from ..protocols.v1 import hub_pb2
 from ..protocols.v1.hub_pb2_grpc import HubServiceStub

@@ -14,8 +14,7 @@ import grpc
 
 from .address import parse_address
 from .agent import Agent, DeviceState, DeviceStateSource, run_step
-from .channel import ClientTls, open_channel, pinned_tls
-from .diagnosis import explained
+from .channel import explained, open_channel
 from .errors import Cancelled, ConfigError, InvalidOutput, NearfarError, NotFound, Unavailable, Unsupported, UserError
 from .hub_session import Registration, device_state_to_proto, failure_to_proto, registration_to_proto
 from .limits import MAX_MESSAGE_BYTES, Heartbeat, Pulse
@@ -23,6 +22,7 @@ from .propagation import continued_trace
 from .security import bearer_metadata
 from .status import from_rpc_error
 from .steps import Finished, StepEvent
+from .tls import ClientTls, pinned_tls
 from .v1 import hub_pb2 as pb
 from .v1.hub_pb2_grpc import HubServiceStub
 from .validation import check_privacy

@@ -1,21 +1,21 @@
-"""gRPC options of client and server, which have to match, and TLS for both.
+"""Channels of gRPC: the options of client and server, which have to match, and why a connection fails if certificates may be the reason.
 
-gRPC can trust roots only. So a certificate that no authority has signed is fetched first, compared with its fingerprint, and then used as
-the only root. An attacker in between has another certificate, or this one without its private key, and either fails.
+gRPC says little about that, and nothing at all to a client whose certificate was refused. So after such a failure, one more handshake is
+made by Python's own ssl; it sends no request and no token.
 """
 
-import logging
-import socket
+import asyncio
 import ssl
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
-from .address import Address, fingerprint_of
-from .certificates import Validity, first_certificate, look, read_pair, read_roots, validity_of
-from .errors import ConfigError, Unavailable
+import grpc
+
+from .address import Address
+from .errors import ConfigError, NearfarError, Unauthenticated, Unavailable
 from .limits import (
     CALLS,
     CALLS_OF_A_CONNECTION,
@@ -25,91 +25,10 @@ from .limits import (
     METADATA_BYTES,
     most_connections,
 )
-
-if TYPE_CHECKING:
-    import grpc  # imported where it is used: servers of HTTP need the rest of this module alone
-
-logger = logging.getLogger(__name__)
-
-_DAY: Final = timedelta(days=1)
-
-
-class RenewedCertificate:
-    """A server's certificate and trusted roots, always as their files are now. gRPC asks for them before every handshake."""
-
-    def __init__(
-        self, certificate: Path, private_key: Path, client_roots: Path | None, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    ) -> None:
-        self._certificate = certificate
-        self._private_key = private_key
-        self._client_roots = client_roots
-        self._now = now
-        self._stamps: Sequence[object] = ()
-        self._validity: Validity | None = None
-        self._warned: datetime | None = None
-
-    def credentials(self) -> "grpc.ServerCredentials":
-        """Return the credentials. Raise `ConfigError` if a file cannot be used."""
-        import grpc
-
-        return grpc.dynamic_ssl_server_credentials(
-            self._read(),
-            self.before_handshake,  # type: ignore[arg-type]  # the stubs do not know that None is allowed
-            require_client_authentication=self._client_roots is not None,
-        )
-
-    def before_handshake(self) -> "grpc.ServerCertificateConfiguration | None":
-        """Return the configuration if the files have changed, else None. Called in a thread of gRPC's.
-
-        Files that are replaced one after the other may not match for a moment; the old configuration stays then.
-        """
-        if self._stamps == self._look():
-            self._warn()
-            return None
-        try:
-            configuration = self._read()
-        except ConfigError as error:
-            logger.error("the certificate stays as it was: %s", error)
-            return None
-        logger.info("read the certificate in %s again", self._certificate)
-        return configuration
-
-    def _read(self) -> "grpc.ServerCertificateConfiguration":
-        import grpc
-
-        self._stamps = self._look()
-        pair = read_pair(self._certificate, self._private_key)
-        roots = None if self._client_roots is None else read_roots(self._client_roots)
-        self._validity = validity_of(first_certificate(pair[1]))
-        self._warned = None
-        self._warn()
-        return grpc.ssl_server_certificate_configuration([pair], root_certificates=roots)
-
-    def _look(self) -> Sequence[object]:
-        files = (self._certificate, self._private_key, self._client_roots)
-        return [look(file) for file in files if file is not None]
-
-    def _warn(self) -> None:
-        """Warn once a day that the certificate expires soon."""
-        now = self._now()
-        if self._validity is None or not self._validity.is_ending(now) or (self._warned is not None and now < self._warned + _DAY):
-            return
-        self._warned = now
-        when = expiry(self._validity.ends, now)
-        logger.warning("the certificate in %s %s: replace the file, no restart is needed", self._certificate, when)
-
-
-def expiry(ends: datetime, now: datetime) -> str:
-    """Return when a certificate expires or has expired, as text for people."""
-    if ends <= now:
-        return f"expired on {ends:%Y-%m-%d}"
-    return f"expires on {ends:%Y-%m-%d}, in {(ends - now).days} days" if ends > now + _DAY else f"expires on {ends:%Y-%m-%d %H:%M} UTC"
-
+from .tls import ClientTls, first_certificate, validity_of
 
 Options = tuple[tuple[str, int | str], ...]
 
-_FETCHING_SECONDS = 10.0
-"""Time in which a server has to show its certificate."""
 _PING_EVERY_MS = 1_500
 _PING_TIMEOUT_MS = 1_500
 _SERVER_PING_EVERY_MS = 10_000
@@ -155,91 +74,31 @@ SERVER_OPTIONS: Options = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 )
 
+_SECONDS: Final = 2.0
+_SYMPTOMS: Final = ("Tls handshake failed", "Hostname Verification", "Socket closed", "Connection reset")
+"""gRPC's messages for failures that certificates may cause. A server that is down produces none of them, so no time is lost on it."""
+_MOST_NAMES: Final = 5
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+"""A client's first bytes, with empty settings (RFC 9113, section 3.4). A server that accepts the client answers with its own settings."""
+_BACK_AFTER: Final = 5.0
+"""Seconds. A server that is being stopped looks like one that refuses a certificate."""
+
+# OpenSSL's codes, of x509_vfy.h.
+_NOT_YET_VALID, _EXPIRED, _SELF_SIGNED, _OTHER_HOST, _OTHER_ADDRESS = 9, 10, 18, 62, 64
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+"""OpenSSL's reasons for an answer that is not TLS."""
+_CLIENT_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
+_ASK_OWNER: Final = "ask the server's owner to install another certificate"
+
 
 def server_options() -> Options:
     """Return a server's options; its connection limit depends on the number of files that the process may open now."""
     return (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most_connections()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerTls:
-    """A server's certificate; with `client_roots` it also demands one of every client."""
-
-    certificate: Path
-    """PEM file with the server's certificate and those that lead to its root."""
-    private_key: Path
-    """PEM file of the certificate's private key."""
-    client_roots: Path | None = None
-    """PEM file with the authorities whose certificates clients may show; None: clients show none."""
-
-    def credentials(self) -> "grpc.ServerCredentials":
-        """Return credentials that follow the files. Raise `ConfigError` if a file cannot be read, holds something else, or does not fit
-        the others."""
-        return RenewedCertificate(self.certificate, self.private_key, self.client_roots).credentials()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientTls:
-    """The roots that a client trusts, and the certificate that it shows if the server demands one."""
-
-    roots: Path | bytes | None = None
-    """PEM file with the trusted roots, or its content; None: the public ones."""
-    certificate: Path | None = None
-    """PEM file of this client's certificate chain; None: it shows none."""
-    private_key: Path | None = None
-    """PEM file of its private key."""
-    server_name: str | None = None
-    """The name that the server's certificate is checked against; None: the host of the address."""
-
-    def credentials(self) -> "grpc.ChannelCredentials":
-        """Return the credentials. Raise `ConfigError` if a file cannot be read, holds something else, or does not fit the others."""
-        import grpc
-
-        private_key, certificate = None, None
-        if (pair := self.pair) is not None:
-            private_key, certificate = read_pair(*pair)
-        roots = read_roots(self.roots) if isinstance(self.roots, Path) else self.roots
-        return grpc.ssl_channel_credentials(roots, private_key, certificate)
-
-    def look(self) -> object:
-        """Return a value that changes whenever one of the files changes."""
-        files = (self.roots, self.certificate, self.private_key)
-        return tuple(look(file) for file in files if isinstance(file, Path))
-
-    @property
-    def pair(self) -> tuple[Path, Path] | None:
-        """Return the paths of the client's certificate and key. Raise `ConfigError` if only one is given."""
-        if self.certificate is None and self.private_key is None:
-            return None
-        if self.certificate is None or self.private_key is None:
-            raise ConfigError("a client's certificate and its private key belong together", hint="give both or neither")
-        return self.certificate, self.private_key
-
-
-def server_tls(certificate: Path | None, private_key: Path | None, client_roots: Path | None) -> ServerTls | None:
-    """Return the TLS of a server from options or a configuration, or None for plain text. Raise `ConfigError` if it is incomplete."""
-    if certificate is None and private_key is None and client_roots is None:
-        return None
-    if certificate is None or private_key is None:
-        hint = "give both, also where clients show certificates, or neither"
-        raise ConfigError("a server's certificate and its private key belong together", hint=hint)
-    return ServerTls(certificate=certificate, private_key=private_key, client_roots=client_roots)
-
-
-def client_tls(roots: Path | None, certificate: Path | None, private_key: Path | None) -> ClientTls | None:
-    """Return the TLS of a client from options or a configuration, or None if they give nothing and the address decides.
-
-    Raise `ConfigError` for a certificate without its key.
-    """
-    tls = ClientTls(roots=roots, certificate=certificate, private_key=private_key)
-    return tls if tls.pair is not None or roots is not None else None
-
-
-def open_channel(address: Address, tls: ClientTls | None) -> "grpc.aio.Channel":
+def open_channel(address: Address, tls: ClientTls | None) -> grpc.aio.Channel:
     """Open a channel to `address`; it connects with the first call. Use TLS, unless the address is on this machine and `tls` is not
     given."""
-    import grpc
-
     options = list(CLIENT_OPTIONS)
     if address.is_local:
         options.append(("grpc.enable_http_proxy", 0))
@@ -251,67 +110,139 @@ def open_channel(address: Address, tls: ClientTls | None) -> "grpc.aio.Channel":
     return grpc.aio.secure_channel(str(address), tls.credentials(), options=options)
 
 
-def pinned_tls(address: Address, fingerprint: str, client: ClientTls | None = None, *, timeout: float = _FETCHING_SECONDS) -> ClientTls:
-    """Return TLS options that accept only the certificate with this `fingerprint` at `address`. The call blocks on the network.
+async def explained(address: Address, tls: ClientTls | None, error: grpc.aio.AioRpcError) -> NearfarError | None:
+    """Return the certificate problem behind `error`, or None if certificates did not cause it.
 
-    The certificate of `client` is kept, and is not shown before the server is verified. Raise `Unavailable` if no server answers,
-    `ConfigError` if the certificate is another one, or has expired.
+    `Unavailable` is a problem with the server's certificate, `Unauthenticated` one with this client's, `ConfigError` one with the
+    client's files or options.
     """
+    details = error.details() or ""
+    if error.code() is not grpc.StatusCode.UNAVAILABLE or address.path or not any(symptom in details for symptom in _SYMPTOMS):
+        return None
     try:
-        shown = _certificate(address, timeout)
-        if fingerprint_of(shown) != fingerprint:
-            raise ConfigError(
-                f"the certificate of {address} is not the one that this worker was paired with",
-                hint="pair again if the hub has a new certificate; otherwise the connection may be intercepted",
-            )
-        pem = ssl.DER_cert_to_PEM_cert(shown)
-        return replace(client or ClientTls(), roots=pem.encode(), server_name=_name(address, pem, timeout))
+        async with asyncio.timeout(_SECONDS):
+            if tls is None and address.is_local:
+                return await _plain_text(address)
+            return await _encrypted(address, tls or ClientTls())
+    except (OSError, ValueError):  # the network is to blame, also for a TimeoutError; or a host that no certificate can name
+        return None
+
+
+async def _plain_text(address: Address) -> NearfarError | None:
+    async with _connected(address, _unchecked(_context(ClientTls()))):
+        return ConfigError(
+            f"{address} speaks TLS, and this client plain text", hint="give the client the certificate of the server or of its authority"
+        )
+
+
+async def _encrypted(address: Address, tls: ClientTls) -> NearfarError | None:
+    host = tls.server_name or address.host
+    try:
+        answers = await _is_answered(address, tls, host)
     except ssl.SSLCertVerificationError as error:
-        message = f"the certificate of {address} cannot be used: {error.verify_message}"
-        raise ConfigError(message, hint="make a new one on the hub's machine and pair again") from error
+        return await _distrusted(address, tls, host, error)
     except ssl.SSLError as error:
-        message = f"{address} does not speak TLS as a hub does: {(error.reason or str(error)).replace('_', ' ').lower()}"
-        raise Unavailable(message, hint="check the address and its port, and that the hub has a certificate") from error
-    except OSError as error:
-        raise Unavailable(f"no TLS server answers at {address}: {error}", hint="check the address, and that the hub runs") from error
+        reason = error.reason or ""
+        if "ALERT" in reason:
+            return _refused(address, tls) if any(word in reason for word in _CLIENT_ALERTS) else None
+        if reason not in _NO_TLS:
+            return None
+        return Unavailable(f"{address} does not speak TLS", hint="start the server with a certificate, or check the address and its port")
+    return None if answers else _refused(address, tls)
 
 
-def _certificate(address: Address, timeout: float) -> bytes:
+async def _is_answered(address: Address, tls: ClientTls, host: str) -> bool:
+    """Return whether the server continues after the handshake; with TLS 1.3, it checks the client's certificate only then."""
+    async with _connected(address, _context(tls), host) as connection:
+        reader, writer = connection
+        try:
+            writer.write(_PREFACE)
+            return bool(await reader.read(1))
+        except ConnectionError:
+            return False
+
+
+async def _distrusted(address: Address, tls: ClientTls, host: str, error: ssl.SSLCertVerificationError) -> NearfarError:
+    what = f"the certificate of {address}"
+    if error.verify_code in (_EXPIRED, _NOT_YET_VALID):
+        problem = _untimely(await _shown(address)) or "is signed by one that has expired, or is not valid yet"
+        return Unavailable(f"{what} {problem}", hint=f"{_ASK_OWNER}, unless the clock of one of the machines is wrong")
+    if error.verify_code in (_OTHER_HOST, _OTHER_ADDRESS):
+        names = ", ".join(await _names(address, tls)) or "no host"
+        return Unavailable(f"{what} is for {names}, and not for {host}", hint=f"use an address that it is for, or {_ASK_OWNER}")
+    signer = "itself alone" if error.verify_code == _SELF_SIGNED else "no authority that this client trusts"
+    hint = "give the client the server's own certificate or that of its authority, unless the connection may be intercepted"
+    return Unavailable(f"{what} is signed by {signer}", hint=hint)
+
+
+def _refused(address: Address, tls: ClientTls) -> NearfarError:
+    pair = tls.pair
+    if pair is None:
+        return Unauthenticated(
+            f"{address} demands a certificate of its clients, and this one has none",
+            hint="give the client a certificate that the server's owner has signed, and its key",
+            retry_after=_BACK_AFTER,
+        )
+    problem = _untimely(first_certificate(pair[0].read_bytes())) or "is of an authority that the server does not trust"
+    return Unauthenticated(
+        f"{address} refuses this client: the certificate in {pair[0]} {problem}",
+        hint="get another one from the server's owner",
+        retry_after=_BACK_AFTER,
+    )
+
+
+def _untimely(certificate: bytes) -> str:
+    """Return what is wrong with a certificate's dates, or an empty string."""
+    now, dates = datetime.now(UTC), validity_of(certificate)
+    if dates.ends <= now:
+        return f"expired on {dates.ends:%Y-%m-%d %H:%M} UTC"
+    return f"is valid from {dates.begins:%Y-%m-%d %H:%M} UTC on" if now < dates.begins else ""
+
+
+async def _shown(address: Address) -> bytes:
     """Return the server's certificate in DER form, unchecked."""
-    context = _context()
-    context.verify_mode = ssl.CERT_NONE
-    with _connected(address, context, timeout) as connection:
-        certificate = connection.getpeercert(binary_form=True)
-    if not certificate:
-        raise OSError("it shows no certificate")
-    return certificate
+    async with _connected(address, _unchecked(_context(ClientTls()))) as (_, writer):
+        return writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
 
 
-def _name(address: Address, pem: str, timeout: float) -> str:
-    """Return a host name of the certificate: gRPC insists on one, and the address need not be among them."""
-    context = _context()
-    context.load_verify_locations(cadata=pem)
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate is trusted, whatever signature it has
-    with _connected(address, context, timeout) as connection:
-        names = connection.getpeercert() or {}
-    listed = cast("Iterable[tuple[str, str]]", names.get("subjectAltName", ()))
-    alternatives = sorted((kind, value) for kind, value in listed if kind in ("DNS", "IP Address"))
-    if not alternatives:
-        raise ConfigError(f"the certificate of {address} names no host", hint="make one with a subjectAltName and pair again")
-    return alternatives[0][1].replace("*", "hub")
-
-
-def _context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+async def _names(address: Address, tls: ClientTls) -> list[str]:
+    """Return the hosts that an otherwise valid certificate names. The client's own certificate is not shown: this is not the host it
+    meant to call."""
+    context = _context(ClientTls(roots=tls.roots))
     context.check_hostname = False
+    async with _connected(address, context) as (_, writer):
+        certificate = writer.get_extra_info("ssl_object").getpeercert()
+    return [name for kind, name in certificate.get("subjectAltName", ()) if kind in ("DNS", "IP Address")][:_MOST_NAMES]
+
+
+def _context(tls: ClientTls) -> ssl.SSLContext:
+    """Return a context that checks as gRPC does: every certificate among the roots is trusted, even one that is not an authority's."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if tls.roots is None:
+        context.load_default_certs()
+    elif isinstance(tls.roots, Path):
+        context.load_verify_locations(tls.roots)
+    else:
+        context.load_verify_locations(cadata=tls.roots.decode("ascii"))
+    if (pair := tls.pair) is not None:
+        context.load_cert_chain(*pair)
     return context
 
 
-def _connected(address: Address, context: ssl.SSLContext, timeout: float) -> ssl.SSLSocket:
-    opened = socket.create_connection((address.host, address.port), timeout)
+def _unchecked(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@asynccontextmanager
+async def _connected(
+    address: Address, context: ssl.SSLContext, host: str | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context, server_hostname=host or address.host)
     try:
-        return context.wrap_socket(opened)
-    except BaseException:
-        opened.close()
-        raise
+        yield reader, writer
+    finally:
+        writer.transport.abort()

@@ -12,13 +12,13 @@ import grpc
 
 from .access import Access, Clock, Context
 from .agent import Agent, AgentCard, DeviceState, PowerSource, Side
-from .channel import ServerTls
 from .errors import ConfigError, InvalidRequest, NearfarError, NotFound, StepLost, Unauthenticated, Unavailable
 from .hub_session import AttachedStep, Registration, WorkerSession, device_state_to_proto, registration_from_proto
 from .limits import REGISTRATION_SECONDS, Heartbeat
 from .security import IDENTITY, Scope, TokenRecord, Tokens, token_records
 from .server import listening
 from .steps import StepEvent, StepRequest
+from .tls import ServerTls
 from .v1 import hub_pb2 as pb
 from .validation import check_request
 from .wire import card_to_proto

@@ -180,6 +180,14 @@ class StoredKey:
         return self._from_environment() or _from_keyring(self.variable)
 
 
+def secret(variable: str) -> str:
+    """Return the value of an environment variable, or of the keyring under the same name. Raises `ConfigError` if there is none."""
+    stored = StoredKey(variable)
+    if not stored.is_set():
+        raise ConfigError(f"{variable} is not set", hint=stored.how_to_set)
+    return stored.reveal()
+
+
 class GivenKey:
     """A key that the program already holds."""
 

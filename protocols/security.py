@@ -11,12 +11,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from .address import Address, fingerprint_of
-from .certificates import first_certificate
 from .errors import ConfigError, PermissionDenied, Unauthenticated
+from .tls import ServerTls, first_certificate
 
 if TYPE_CHECKING:
     from .access import Context
-    from .channel import ServerTls  # with gRPC, which an agent that asks over HTTP does not need
 
 _SCHEME: Final = "Bearer"
 OWNER_HINT: Final = "ask the server's owner for a new token"
@@ -307,7 +306,7 @@ def bearer_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"{_SCHEME} {token}"),)
 
 
-def check_exposure(address: Address, *, authenticator: Authenticator, tls: "ServerTls | None", insecure: bool) -> None:
+def check_exposure(address: Address, *, authenticator: Authenticator, tls: ServerTls | None, insecure: bool) -> None:
     """Raise `ConfigError` if serving at `address` would expose text or agents to unknown callers."""
     if insecure and not address.is_local:
         raise ConfigError(f"insecure serving is refused at {address}", hint="use localhost or a unix socket, or set up TLS")

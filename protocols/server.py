@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection
 from .access import CALL, Access, Clock, Context
 from .address import Address, parse_address
 from .agent import Agent, AgentCard, run_step
-from .channel import ServerTls, server_options
+from .channel import server_options
 from .entrance import Entrance, guarded
 from .errors import ConfigError, DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, NotFound, StepLost, Unavailable
 from .limits import CALLS, MAX_MESSAGE_BYTES, NAME_LENGTH, UNREAD_SECONDS
@@ -28,6 +28,7 @@ from .propagation import TRACEPARENT, continued_trace
 from .security import IDENTITY, Tokens, check_exposure
 from .step_log import LoggedStep, Retention, StepLog
 from .steps import Finished, StepEvent, StepRequest
+from .tls import ServerTls
 from .v1 import agent_pb2 as pb
 from .validation import check_privacy
 from .wire import ACCEPTED, SERVICE, card_to_proto, event_to_proto, request_from_proto

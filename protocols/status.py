@@ -1,4 +1,6 @@
-"""Errors as gRPC statuses: the class is the `reason` of a google.rpc.ErrorInfo, so that both ends raise the same class."""
+"""Errors as gRPC statuses: the class is the `reason` of a google.rpc.ErrorInfo, so that both ends raise the same class. And the statuses
+of broken connections.
+"""
 
 import asyncio
 from typing import Final, NoReturn, TypeVar, cast
@@ -29,6 +31,11 @@ _LONGEST_DELAY = 366 * 24 * 3600.0
 """Seconds. A foreign server may name any number, and the wire cannot carry all of them."""
 _BROKEN_WHILE_WRITING: Final = "Internal error from Core"
 """grpc.aio's message, with status INTERNAL, if the connection breaks while a message is being written."""
+_BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED})
+"""Status codes, without a nearfar `reason`, that mean that the connection failed and not the step. CANCELLED comes from proxies that
+lose their server, and from servers with thousands of waiting calls."""
+_NEVER_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
+"""gRPC's messages for a call that was never sent. After any other message the call may have been sent."""
 
 
 def to_status(error: NearfarError) -> grpc.Status:
@@ -71,6 +78,16 @@ def carried_error(error: grpc.aio.AioRpcError) -> NearfarError | None:
     delay = retry.retry_delay
     retry_after = delay.seconds + delay.nanos / _NANOS if retry.HasField("retry_delay") else None
     return BY_REASON[info.reason](status.message, hint=info.metadata.get("hint", ""), retry_after=retry_after)
+
+
+def is_broken(error: grpc.aio.AioRpcError) -> bool:
+    """Return True if the connection failed, and not the call."""
+    return error.code() in _BROKEN and carried_error(error) is None
+
+
+def never_connected(error: grpc.aio.AioRpcError) -> bool:
+    """Return True if the call was certainly not sent."""
+    return any(words in (error.details() or "") for words in _NEVER_CONNECTED)
 
 
 def _rich_status(error: grpc.aio.AioRpcError) -> Status | None:

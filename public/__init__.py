@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.hybrid.arguments import ResumeOptions as ResumeOptions
     from nearfar.orchestrator.hybrid.arguments import TaskOptions as TaskOptions
     from nearfar.orchestrator.hybrid.arguments import TurnOptions as TurnOptions
-    from nearfar.orchestrator.hybrid.metrics import Metrics as Metrics
-    from nearfar.orchestrator.hybrid.records import Records as Records
+    from nearfar.orchestrator.hybrid.parts import Metrics as Metrics
+    from nearfar.orchestrator.hybrid.parts import Records as Records
     from nearfar.orchestrator.hybrid.session import Session as Session
     from nearfar.orchestrator.lab.worlds import Grade as Grade
     from nearfar.orchestrator.lab.worlds import WorldTask as WorldTask
@@ -54,16 +54,16 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.memory.changes import MemoryChange as MemoryChange
     from nearfar.orchestrator.memory.episodic import MemoryTurn as MemoryTurn
     from nearfar.orchestrator.memory.episodic import TurnKind as TurnKind
+    from nearfar.orchestrator.memory.in_tasks import Rendered as Rendered
     from nearfar.orchestrator.memory.in_tasks import TaskMemory as TaskMemory
     from nearfar.orchestrator.memory.in_tasks import memory_tools as memory_tools
+    from nearfar.orchestrator.memory.in_tasks import render as render
     from nearfar.orchestrator.memory.operation import Principal as Principal
     from nearfar.orchestrator.memory.provenance import Origin as Origin
     from nearfar.orchestrator.memory.provenance import writing_as as writing_as
     from nearfar.orchestrator.memory.ranking import Ranking as Ranking
     from nearfar.orchestrator.memory.reading import MemoryItem as MemoryItem
     from nearfar.orchestrator.memory.reading import SearchMode as SearchMode
-    from nearfar.orchestrator.memory.retrieval import Rendered as Rendered
-    from nearfar.orchestrator.memory.retrieval import render as render
     from nearfar.orchestrator.memory.store import MemoryStore as MemoryStore
     from nearfar.orchestrator.memory.transfer import Imported as Imported
     from nearfar.orchestrator.memory.vectors import Embedder as Embedder
@@ -219,8 +219,6 @@ if TYPE_CHECKING:
     from nearfar.protocols.agent import stream as stream
     from nearfar.protocols.attach import Worker as Worker
     from nearfar.protocols.attachments import Attachment as Attachment
-    from nearfar.protocols.channel import ClientTls as ClientTls
-    from nearfar.protocols.channel import ServerTls as ServerTls
     from nearfar.protocols.client import RemoteAgent as RemoteAgent
     from nearfar.protocols.errors import AgentError as AgentError
     from nearfar.protocols.errors import ApprovalNeeded as ApprovalNeeded
@@ -300,6 +298,8 @@ if TYPE_CHECKING:
     from nearfar.protocols.steps import ToolResult as ToolResult
     from nearfar.protocols.steps import ToolSpec as ToolSpec
     from nearfar.protocols.steps import Usage as Usage
+    from nearfar.protocols.tls import ClientTls as ClientTls
+    from nearfar.protocols.tls import ServerTls as ServerTls
     from nearfar.protocols.token_file import NewToken as NewToken
     from nearfar.protocols.token_file import add_token as add_token
     from nearfar.protocols.token_file import load_tokens as load_tokens
@@ -320,8 +320,7 @@ _NAMES = {
     "orchestrator.compose.policy_file": "PolicyFile",
     "orchestrator.hybrid": "Hybrid",
     "orchestrator.hybrid.arguments": "HybridArguments ResumeOptions TaskOptions TurnOptions",
-    "orchestrator.hybrid.metrics": "Metrics",
-    "orchestrator.hybrid.records": "Records",
+    "orchestrator.hybrid.parts": "Metrics Records",
     "orchestrator.hybrid.session": "Session",
     "orchestrator.lab.worlds": "Grade WorldTask",
     "orchestrator.langchain": "ChatNearfar",
@@ -330,12 +329,11 @@ _NAMES = {
     "orchestrator.memory.agent_memory": "AgentMemory Fact WorkingMemory",
     "orchestrator.memory.changes": "Conflict LostValue MemoryChange",
     "orchestrator.memory.episodic": "MemoryTurn TurnKind",
-    "orchestrator.memory.in_tasks": "TaskMemory memory_tools",
+    "orchestrator.memory.in_tasks": "Rendered TaskMemory memory_tools render",
     "orchestrator.memory.operation": "Principal",
     "orchestrator.memory.provenance": "Origin writing_as",
     "orchestrator.memory.ranking": "Ranking",
     "orchestrator.memory.reading": "MemoryItem SearchMode",
-    "orchestrator.memory.retrieval": "Rendered render",
     "orchestrator.memory.store": "MemoryStore",
     "orchestrator.memory.transfer": "Imported",
     "orchestrator.memory.vectors": "Embedder",
@@ -388,7 +386,6 @@ _NAMES = {
     ),
     "protocols.attach": "Worker",
     "protocols.attachments": "Attachment",
-    "protocols.channel": "ClientTls ServerTls",
     "protocols.client": "RemoteAgent",
     "protocols.errors": (
         "AgentError ApprovalNeeded BudgetExceeded Cancelled ConfigError ContentFiltered ContextOverflow DeadlineExceeded "
@@ -408,6 +405,7 @@ _NAMES = {
         "ApprovalRequest Effort EnergySource FinishReason Finished JsonSchema LikelyToken Message Performance ProviderState Sensitivity "
         "StepEvent StepReply StepRequest TextDelta TokenLogprob ToolCall ToolCalled ToolChoice ToolResult ToolSpec Usage"
     ),
+    "protocols.tls": "ClientTls ServerTls",
     "protocols.token_file": "NewToken add_token load_tokens",
     "protocols.validation": "check_request",
 }

@@ -48,7 +48,7 @@ GROUPS: Final = {
         "protocols.fakes",
         "protocols.validation",
     ),
-    "Serving agents": ("protocols.server", "protocols.step_log", "protocols.channel", "protocols.credentials", "protocols.access")
+    "Serving agents": ("protocols.server", "protocols.step_log", "protocols.tls", "protocols.access")
     + ("protocols.security", "protocols.token_file", "protocols.hub", "protocols.attach", "protocols.limits"),
     "Configuration": (
         "orchestrator.compose",

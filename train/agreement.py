@@ -87,7 +87,7 @@ def llama_engine(path: Path, end: int) -> Continue:
     """What llama.cpp says with a GGUF."""
     from llama_cpp import Llama
 
-    from nearfar.device.llama.library import prepare_library
+    from nearfar.device.llama.extra_buffers import prepare_library
 
     prepare_library()
     llama = Llama(str(path), n_ctx=2048, n_threads=1, n_threads_batch=1, logits_all=True, verbose=False)

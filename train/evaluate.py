@@ -48,7 +48,7 @@ class Model:
     def __init__(self, path: Path) -> None:
         from llama_cpp import Llama
 
-        from nearfar.device.llama.library import prepare_library
+        from nearfar.device.llama.extra_buffers import prepare_library
 
         prepare_library()
         self._llama = Llama(str(path), n_ctx=2048, n_threads=1, n_threads_batch=1, logits_all=True, verbose=False)

@@ -15,11 +15,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import Message, NearfarError, ScriptedAgent, Sensitivity, StepRequest, complete
-from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import serve
+from nearfar.protocols.tls import ClientTls, ServerTls, ensure_certificate
 
 from .flood_worker import FLOODS
 from .proxies import KINDS, Pem, proxied

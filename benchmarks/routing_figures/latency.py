@@ -43,7 +43,7 @@ WARM_UP: Final = 30
 
 _GENERATE: Final = """
 import sys, llama_cpp
-from nearfar.device.llama.library import prepare_library
+from nearfar.device.llama.extra_buffers import prepare_library
 prepare_library()
 model = llama_cpp.Llama(sys.argv[1], n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
 print("loaded", flush=True)

@@ -23,7 +23,7 @@ from nearfar.orchestrator.lab.study.outcomes import Outcomes
 from nearfar.orchestrator.lab.study.pools import LocalPool
 from nearfar.orchestrator.lab.study.sweep import RecordLog, Sweep
 from nearfar.orchestrator.routing.navigator import Navigator, navigated
-from nearfar.orchestrator.routing.run_records import RunRecord
+from nearfar.orchestrator.routing.outcome_records import RunRecord
 from nearfar.orchestrator.task.events import EVIDENCE
 from nearfar.orchestrator.task.policy import Policy
 

@@ -13,7 +13,7 @@ from nearfar.orchestrator.compose import NearConfig, parse_far
 from nearfar.orchestrator.lab.statistics import ratio
 from nearfar.orchestrator.lab.study import StudyFile, make_study
 from nearfar.orchestrator.lab.study.workbench import Item, Workbench
-from nearfar.orchestrator.routing.run_records import RunRecord
+from nearfar.orchestrator.routing.outcome_records import RunRecord
 from nearfar.orchestrator.task.policy import Policy
 
 _SEED: Final = 5101

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from nearfar.orchestrator.lab.statistics import percentile_interval
-from nearfar.orchestrator.routing.draft_outcomes import correction_for, verdicts_of
 from nearfar.orchestrator.routing.escalation import Action, Escalation
 from nearfar.orchestrator.routing.looks import Cost, Look, Signal
+from nearfar.orchestrator.routing.outcome_records import correction_for, verdicts_of
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.routing.training import DraftExamples, draft_examples_of, train_escalation
 from nearfar.orchestrator.task.decisions import VerifiedDraft

@@ -19,11 +19,10 @@ import anyio
 from anyio.abc import ByteReceiveStream, Process
 from pydantic import ValidationError
 
-from ..compute import CPU, ProcessorKind
+from ...protocols.steps import Value
 from ..energy import look_for_battery, look_for_rapl
-from .components import Drivers, EnergyComponent, EngineProvider, Hardware, InferenceEngine, Presence
-from .processors import read_accelerators, read_cpu
-from .state import read_heat, read_memory, read_power
+from .processors import CPU, Accelerator, Component, Cpu, Presence, ProcessorKind, read_accelerators, read_cpu
+from .state import Battery, Heat, Memory, Power, read_heat, read_memory, read_power
 
 ROOT: Final = Path("/")
 ENGINES: Final = {"llama.cpp": ("llama_cpp", "llama-cpp-python"), "onnxruntime": ("onnxruntime", "onnxruntime")}
@@ -36,6 +35,50 @@ _LONGEST_COMPLAINT: Final = 500
 _SHOWN_WHERE_ABSENT: Final = ("cuda", "coreml", "qnn", "openvino", "webgpu")
 """Providers that people ask for by name."""
 _CPU: Final = "CPUExecutionProvider"
+
+
+class EngineProvider(Component):
+    """One way to compute, as an engine sees it."""
+
+    name: str
+    kind: ProcessorKind
+    device: str = ""
+    free_memory_bytes: int | None = None
+    """Free bytes of the device's own memory."""
+
+
+class InferenceEngine(Component):
+    """A library that runs models. Unknown where looking at it failed."""
+
+    name: str
+    version: str | None = None
+    providers: tuple[EngineProvider, ...] = ()
+
+
+class EnergyComponent(Component):
+    """One way to measure energy."""
+
+    name: str
+
+
+class Drivers(Value):
+    """Facts that only drivers report."""
+
+    engines: tuple[InferenceEngine, ...]
+    energy: tuple[EnergyComponent, ...]
+
+
+class Hardware(Drivers):
+    """One look at the machine."""
+
+    cpu: Cpu
+    memory: Memory
+    gpus: tuple[Accelerator, ...]
+    """If there is none: one entry that says so."""
+    npus: tuple[Accelerator, ...]
+    battery: Battery
+    power: Power
+    heat: Heat
 
 
 async def look_at_drivers(root: Path = ROOT, *, command: Sequence[str] = LOOK, seconds: float = _SECONDS) -> Drivers:

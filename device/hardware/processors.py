@@ -1,6 +1,9 @@
-"""The CPU, with its instruction sets and the cores and memory that this process may use, and the GPUs and NPUs that the system lists.
+"""The processors of this machine as the system lists them: the CPU with what this process may use of it, GPUs and NPUs. And the choice of
+the one that a model computes on: the fastest, the one that draws least power, or one by name.
 
-GPUs and NPUs are listed so that the probe notices one that no engine uses.
+GPUs and NPUs are listed so that the probe notices one that no engine uses. A *provider* is one way in which an engine computes: a backend
+of llama.cpp, an execution provider of onnxruntime. Each engine lists the providers that it has on this machine (`llama/devices.py`,
+`onnx/model.py`); `choose_provider` picks one of that list.
 """
 
 import os
@@ -8,16 +11,19 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from math import floor
 from pathlib import Path
 from typing import Final
 
-from ..compute import ProcessorKind
+from pydantic import Field
+
+from ...protocols import ConfigError
+from ...protocols.steps import Value
 from . import cpu_quota, entries, is_linux, is_there, read_text
-from .components import Accelerator, Cpu, Presence
 
 ROOT = Path("/")
 _FEATURES: Final = (
@@ -37,6 +43,57 @@ _SYSCTL_FEATURES: Final = {
     "hw.optional.avx512f": "avx512f",
 }
 _SYSCTL_SECONDS: Final = 2.0
+
+
+class Presence(StrEnum):
+    """Presence of a part in the machine."""
+
+    PRESENT = "present"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+    """The probe could not tell; not the same as absent."""
+
+
+class Component(Value):
+    """A part of the machine, or something that reads one."""
+
+    presence: Presence
+    reason: str = Field(min_length=1)
+    """The source that says so, or the reason why none does."""
+
+
+class ProcessorKind(StrEnum):
+    """The kind of processor that a provider runs on."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    """With memory of its own."""
+    INTEGRATED_GPU = "integrated_gpu"
+    """Shares the memory, and the power budget, of the CPU."""
+    NPU = "npu"
+
+
+class Cpu(Component):
+    """The processor, and how much of it this process may use."""
+
+    model: str | None = None
+    architecture: str
+    physical_cores: int | None = None
+    logical_cores: int | None = None
+    usable_cores: int
+    """Logical cores that affinity and the control group leave to this process, at least 1."""
+    quota: float | None = None
+    """Cores' worth of time that the control group grants; None: all."""
+    features: tuple[str, ...] = ()
+    """Instruction sets that matter to inference, by the kernel's names: `avx2`, `avx512f`, `amx_int8`, `neon` ..."""
+
+
+class Accelerator(Component):
+    """A GPU or an NPU that the operating system lists, whether or not an engine can use it."""
+
+    kind: ProcessorKind
+    name: str
+    driver: str | None = None
 
 
 def usable_cores(root: Path = ROOT) -> int:
@@ -263,3 +320,112 @@ def _set_limit(soft: int, hard: int) -> None:
 
     with suppress(ValueError, OSError):  # Some systems have no such limit, and a limit cannot be raised beyond one that is set already.
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+FASTEST: Final = "fastest"
+LOWEST_POWER: Final = "lowest_power"
+CPU: Final = "cpu"
+
+
+class Provider(Value):
+    """One way to compute that an engine has on this machine."""
+
+    name: str
+    """In lower case, as in `Execution.provider`: `cpu`, `cuda`, `metal` ..."""
+    kind: ProcessorKind
+    device: str = ""
+    """The processor's own name, where the engine tells it."""
+
+
+class ProviderChoice(Value):
+    """A provider, and why it."""
+
+    provider: Provider
+    reason: str
+
+
+_PREFERRED: Final = (
+    "tensorrt",
+    "cuda",
+    "rocm",
+    "migraphx",
+    "metal",
+    "coreml",
+    "directml",
+    "vulkan",
+    "sycl",
+    "opencl",
+    "webgpu",
+    "openvino",
+    "qnn",
+    "vitisai",
+    "hexagon",
+    "nnapi",
+)
+"""Providers from fast to slow, for machines without measurements. A vendor's own library goes before a portable one, and a GPU before an
+NPU: decoding is bound by memory, and NPUs read the CPU's. Providers that are not named here follow; the CPU is last."""
+_TINY_MODEL: Final = 20_000_000
+"""Weights below which a pass takes less time on the CPU than a GPU needs to start its kernels."""
+_FRUGAL: Final = (ProcessorKind.NPU, ProcessorKind.INTEGRATED_GPU, ProcessorKind.CPU, ProcessorKind.GPU)
+"""From little power to much. A card of its own idles at what a laptop's CPU draws under load."""
+
+
+def choose_provider(
+    present: Sequence[Provider],
+    wanted: str,
+    *,
+    allow_fallback: bool = False,
+    tokens_per_second: Mapping[str, float] | None = None,
+    parameters: int | None = None,
+) -> ProviderChoice:
+    """Choose the provider that `wanted` asks for: `fastest`, `lowest_power` or a provider's name.
+
+    `allow_fallback`: if a named provider is absent, take the fastest of the others instead of failing.
+    `tokens_per_second`: measured speeds of this model, by provider. `fastest` uses them if at least two of the providers present have
+    one.
+    `parameters`: weights of the model, whose size decides if nothing was measured.
+
+    Raises `ConfigError` for a provider that is absent.
+    """
+    if wanted == FASTEST:
+        return _fastest(present, tokens_per_second or {}, parameters)
+    if wanted == LOWEST_POWER:
+        provider = min(present, key=lambda each: (_FRUGAL.index(each.kind), _rank(each)))
+        return ProviderChoice(provider=provider, reason=f"of {_names(present)}, a {_word(provider.kind)} draws least power")
+    named = next((provider for provider in present if provider.name == wanted), None)
+    if named is not None:
+        return ProviderChoice(provider=named, reason="asked for by name")
+    if not allow_fallback:
+        hint = f"use one of those present, {_names(present)}, or set allow_fallback = true; `nearfar doctor` says why {wanted} is missing"
+        raise ConfigError(f"{wanted!r} is not available on this machine", hint=hint)
+    fallback = _fastest(present, tokens_per_second or {}, parameters)
+    return ProviderChoice(provider=fallback.provider, reason=f"{wanted} is absent and fallback is allowed; {fallback.reason}")
+
+
+def _fastest(present: Sequence[Provider], tokens_per_second: Mapping[str, float], parameters: int | None) -> ProviderChoice:
+    measured = [provider for provider in present if provider.name in tokens_per_second]
+    if len(measured) > 1:
+        provider = max(measured, key=lambda each: tokens_per_second[each.name])
+        return ProviderChoice(
+            provider=provider, reason=f"measured: {tokens_per_second[provider.name]:.1f} tokens/s, the most of {_names(measured)}"
+        )
+    cpu = next((provider for provider in present if provider.kind is ProcessorKind.CPU), None)
+    if cpu is not None and parameters is not None and parameters < _TINY_MODEL:
+        return ProviderChoice(provider=cpu, reason=f"with {parameters / 1e6:.1f} million weights, too small a model to gain from another")
+    provider = min(present, key=_rank)
+    reason = "the only one" if len(present) == 1 else f"of {_names(present)}, expected to be the fastest"
+    return ProviderChoice(provider=provider, reason=reason)
+
+
+def _rank(provider: Provider) -> int:
+    if provider.kind is ProcessorKind.CPU:
+        return len(_PREFERRED) + 1
+    return _PREFERRED.index(provider.name) if provider.name in _PREFERRED else len(_PREFERRED)
+
+
+def _names(providers: Sequence[Provider]) -> str:
+    return ", ".join(dict.fromkeys(provider.name for provider in providers))
+
+
+def _word(kind: ProcessorKind) -> str:
+    return {ProcessorKind.CPU: "CPU", ProcessorKind.NPU: "NPU"}.get(kind, "GPU")

@@ -15,11 +15,53 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from pydantic import Field
+
 from ...protocols import DeviceState, PowerSource, Thermal
+from ...protocols.steps import Value
 from . import entries, is_linux, is_there, memory_limits, read_integer, read_text
-from .components import Battery, Heat, Memory, Power, Presence, Sensor
+from .processors import Component, Presence
 
 ROOT = Path("/")
+
+
+class Memory(Component):
+    """Main memory."""
+
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    """Memory that can be taken without swapping, and within the control group's limit."""
+    limit_bytes: int | None = None
+    """The control group's limit, if it is below the total."""
+
+
+class Battery(Component):
+    """All batteries of the machine together; those of a mouse do not count."""
+
+    charge: float | None = Field(default=None, ge=0, le=1)
+
+
+class Power(Component):
+    """The power source of the machine."""
+
+    source: PowerSource | None = None
+
+
+class Sensor(Value):
+    """One temperature, in degrees Celsius, and how it stands to the sensor's own limits."""
+
+    name: str
+    celsius: float
+    thermal: Thermal | None = None
+    """None: the sensor has no limits."""
+
+
+class Heat(Component):
+    """The temperatures. Present where at least one of them has limits to hold it against."""
+
+    thermal: Thermal | None = None
+    """The state of the hottest sensor, judged by its limits."""
+    sensors: tuple[Sensor, ...] = ()
 
 
 def free_memory_bytes(root: Path = ROOT) -> int | None:

@@ -21,9 +21,9 @@ from typing import Final, Self
 import anyio
 
 from ...protocols import AgentCard, Capabilities, Limits, Prices, Side
-from ..compute import FASTEST
 from ..gguf import GgufHeader, check_adapters, check_projector, read_header
 from ..gguf_file import GgufFile
+from ..hardware.processors import FASTEST
 from ..profiles import speeds_of
 from ..worker import LocalAgent, check_counts, check_default_adapters, check_installed
 from ..worker.process import WorkerProcess

@@ -17,8 +17,8 @@ import llama_cpp
 from llama_cpp._ggml import libggml
 
 from ...protocols import ConfigError, Execution
-from ..compute import CPU, FASTEST, LOWEST_POWER, ProcessorKind, Provider, choose_provider
 from ..gguf import GgufHeader, model_parts, read_header
+from ..hardware.processors import CPU, FASTEST, LOWEST_POWER, ProcessorKind, Provider, choose_provider
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS
 from . import LlamaOptions, cache_cells
 

@@ -11,8 +11,8 @@ from ...protocols import ModelError
 from ..gguf import model_parts
 from ..hardware.processors import Threads, limited_memory, threads_for
 from ..hardware.state import free_memory_bytes
+from ..profiles import measuring_of
 from ..worker.drafting import Drafting
-from ..worker.measuring import measuring_of
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent

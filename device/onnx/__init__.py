@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Self
 import anyio
 
 from ...protocols import AgentCard, Capabilities, Limits, ModelNotFound, Prices, Side
-from ..compute import FASTEST, ProcessorKind
 from ..gguf import check_adapters
+from ..hardware.processors import FASTEST, ProcessorKind
 from ..worker import LocalAgent, check_counts, check_default_adapters, check_installed
 from ..worker.process import WorkerProcess
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerOptions, WorkerReady

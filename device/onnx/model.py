@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ...protocols import Execution, ModelError
-from ..compute import CPU, ProcessorKind, Provider
+from ..hardware.processors import CPU, ProcessorKind, Provider
 from ..worker.engine import Logits
 from ..worker.generation import REASONING_END, REASONING_START
 from . import PROVIDERS, short_name

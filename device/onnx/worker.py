@@ -7,11 +7,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from ...protocols import ConfigError, Execution, ModelError
-from ..compute import CPU, choose_provider
-from ..hardware.processors import limited_memory, threads_for
+from ..hardware.processors import CPU, choose_provider, limited_memory, threads_for
 from ..hardware.state import free_memory_bytes
-from ..profiles import speeds_of
-from ..worker.measuring import measuring_of
+from ..profiles import measuring_of, speeds_of
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent

@@ -14,12 +14,12 @@ from pydantic import JsonValue
 
 from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, Performance, StepRequest
 from ...protocols.secrets import log_defect
+from ..energy import Measures, Measuring
 from .admission import StepAdmission
 from .draft_payoff import Pass
 from .drafting import Drafter, Drafting
 from .engine import Adapters, CacheContext, ImagePart, ImageReader, Model, Outfit, Sequence, Sequences, adapter_of, is_image, run, tokens_of
 from .generation import Generation, ToolSyntax
-from .measuring import Measures, Measuring
 from .prompt import FALLBACK_STOP, Prompt, PromptBuilder
 from .protocol import StepEventKind, error_to_frame
 from .sampling import Grammars

@@ -68,17 +68,16 @@ from starlette.types import ASGIApp
 from ...protocols import IdempotencyConflict, InvalidRequest, ModelNotFound, NearfarError, NotFound, PermissionDenied, Unsupported
 from ...protocols.access import Access, Context
 from ...protocols.address import Address
-from ...protocols.channel import server_tls
 from ...protocols.security import IDENTITY, Identity, Scope, Tokens, check_exposure
 from ...protocols.server import listening
+from ...protocols.tls import server_tls
 from ..agents import AgentHandle
 from ..compose.hub import ServeConfig
 from ..hybrid import Hybrid
 from ..serve import serve_app
 from ..serve.callers import Callers, OriginCheck
-from ..serve.requests import ClientLeft, Receive, Send, openai_error, read_body, status_of
+from ..serve.requests import ClientLeft, Receive, Send, encoded, openai_error, read_body, status_of
 from ..serve.requests import Scope as Asgi
-from ..serve.sse import encoded
 from .tasks import A2aTasks
 
 logger = logging.getLogger(__name__)

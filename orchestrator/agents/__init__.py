@@ -5,6 +5,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from threading import Lock
 from typing import Final, Protocol
 
@@ -25,6 +26,7 @@ from ...protocols import (
 )
 from ...protocols.agent import CountsTokens
 from ...protocols.secrets import log_defect
+from ..task.results import Result
 from ..util.runtime import HomeLoop, cancel_task
 from .breaker import Health, Trial
 
@@ -320,6 +322,17 @@ class AgentPool:
         """Return the calls that have to end before another one of an agent is worked on; 0 where there is no such agent."""
         handle = self._handles.get(name)
         return 0 if handle is None else handle.ahead
+
+    def saved_against_far(self, result: Result) -> Decimal | None:
+        """Estimate what far alone would have taken more: the price of the tokens of the attempt that stands, if far had read and written
+        them.
+
+        None where it could not have been asked, and where a price is unknown.
+        """
+        far = next((each.agent for each in result.decision.considered if each.side is Side.FAR and each.estimate is not None), None)
+        prices = None if far is None else self[far].prices
+        usage = next(attempt.usage for attempt in result.attempts if attempt.outcome == "accepted")
+        return None if prices is None or result.dollars is None else prices.dollars(usage) - result.dollars
 
     async def _release(self) -> None:
         async with anyio.create_task_group() as closing:

@@ -480,8 +480,8 @@ def _storage(config: RunsConfig) -> SharedStorage:
             owner.sweep()
             storage = SharedStorage(failing.enter_context(closing(SqliteDatabase(config.folder / "budgets.db", _NAMING))), owner)
         else:
+            from ...protocols.secrets import secret
             from ..storage.postgres import PostgresDatabase
-            from ..util.credentials import secret
 
             database = failing.enter_context(closing(PostgresDatabase(secret(config.postgres_variable), what="budget book")))
             storage = SharedStorage(database, ServerOwner(database))

@@ -18,8 +18,8 @@ from ...protocols import AgentCard, ConfigError, StepReply, StepRequest, StoreEr
 from ..routing.answers import agree
 from ..task import TaskScope
 from ..task.stores import LEAST_THRESHOLD, CacheConfig, CategoryRules
-from ..util.arguments import require, require_callable, require_methods, wrong_type
 from ..util.embedding import NAME
+from ..util.settings import require, require_callable, require_methods, wrong_type
 from .admission import category_of, exact_key, objection_to_reply, partition_key, question_of
 from .database import CacheDatabase, StoredAnswer, clear, clearings, read_stored, reply_json
 from .guards import objection

@@ -17,9 +17,8 @@ from ...protocols import ConfigError, Sensitivity
 from ...protocols.secrets import StoredKey
 from ..compose import EMBEDDED, anchored_model, far_handle, find_servers, how_to_set, model_store, parse_far, parse_near
 from ..compose.config import Config, holds_secret, named_variables, parse_config, provider_keys, usual_variable
-from ..compose.config_lines import KeyPath, key_lines
 from ..task.policy import PRESETS, Preset
-from ..util.arguments import as_choice
+from ..util.settings import KeyPath, as_choice, key_lines
 from . import options
 from .running import Line, Note, count_text, notes, report_errors, show, show_error, table
 from .selection import chosen_config

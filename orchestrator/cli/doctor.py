@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from rich.text import Text
 
 from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
-from ...protocols.certificates import first_certificate, read_pair, read_roots, validity_of
-from ...protocols.channel import expiry
 from ...protocols.steps import Message, Value
+from ...protocols.tls import expiry, first_certificate, read_pair, read_roots, validity_of
 from ..agents import AgentHandle
 from ..compose import (
     EMBEDDED,

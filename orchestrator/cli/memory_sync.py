@@ -13,13 +13,13 @@ from rich.text import Text
 
 from ...protocols import ConfigError, InvalidRequest, NotFound, Unsupported
 from ...protocols.address import parse_address, read_pairing
-from ...protocols.channel import client_tls, pinned_tls
 from ...protocols.items import ItemAddress, Namespace, Tier, namespace_text, parse_namespace
+from ...protocols.secrets import StoredKey, secret
+from ...protocols.tls import client_tls, pinned_tls
 from ..memory.reading import address_text, one_line, origin_text, value_text
 from ..memory.sync.messages import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
 from ..task.stores import MemoryConfig, PeerConfig
-from ..util.credentials import find_secret, secret
 from ..util.text import spell_out
 from . import options
 from .cache import forget_answers
@@ -190,8 +190,10 @@ def _named_peer(route: Route, config: MemoryConfig) -> tuple[str, PeerConfig, st
         raise ConfigError(problem, hint=f"name one of [memory.peers] ({known}), or give HOST:PORT or --pairing-file FILE")
     if route.certificate is not None:
         peer = peer.model_copy(update={"certificate": route.certificate, "fingerprint": None})
-    read = find_secret if route.client_certificate or peer.client_certificate else secret
-    return name, peer, route.token or read(peer.token_variable)
+    if route.token:
+        return name, peer, route.token
+    has_certificate = route.client_certificate or peer.client_certificate
+    return name, peer, StoredKey(peer.token_variable).find() if has_certificate else secret(peer.token_variable)
 
 
 @contextmanager

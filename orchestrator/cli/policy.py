@@ -11,10 +11,10 @@ from rich.text import Text
 from ...protocols import ConfigError
 from ..compose.config import Config
 from ..compose.policy_file import config_findings, config_schema
-from ..routing.draft_outcomes import drafts_of, escalated_to
 from ..routing.drafts import DEFAULT_CARD, baked, bind, by_role, is_by_role, opinions_of
 from ..routing.eligibility import PolicyFinding
 from ..routing.escalation import Escalation, EscalationCard, read_card
+from ..routing.outcome_records import drafts_of, escalated_to
 from ..routing.outcomes import OutcomeStore
 from ..task.decisions import FIGURES, ConsideredAgent, ConsideredArm, RouteDecision, SelectionDecision
 from ..task.policy import Preset

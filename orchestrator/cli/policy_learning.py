@@ -13,9 +13,9 @@ from rich.text import Text
 
 from ...protocols import ConfigError, Sensitivity, Side
 from ..lab.figures import require_matplotlib
+from ..lab.replay import RecordedCascade, has_drafts
 from ..lab.replay.calibration import RouterCalibration, target_of
 from ..lab.replay.calibration import calibrate as find_threshold
-from ..lab.replay.cascade import RecordedCascade, has_drafts
 from ..lab.replay.simulation import ReplaySource, Served, Simulation, installed_embedder, simulation
 from ..lab.report import write_simulation_report
 from ..lab.statistics import CurveFigures, IntervalEstimate

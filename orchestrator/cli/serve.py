@@ -18,15 +18,14 @@ from rich.text import Text
 from ...protocols import Agent, ConfigError
 from ...protocols import token_file as keeping
 from ...protocols.address import fingerprint_of
-from ...protocols.certificates import first_certificate, read_roots
-from ...protocols.channel import ServerTls, server_tls
 from ...protocols.limits import ask_for_open_files
 from ...protocols.security import ANY_CERTIFICATE, Scope, TokenRecord, system_time
+from ...protocols.tls import ServerTls, first_certificate, read_roots, server_tls
 from ...protocols.token_file import follow_tokens, read_tokens
 from ..compose import FarConfig, NearConfig, NearSection, caller_tokens, open_near, parse_far, parse_near, serve_near
 from ..compose.gateway_process import open_far_in_process, serve_far
 from ..compose.hub import HubConfig, accept_workers
-from ..compose.memory import open_memory
+from ..memory import open_memory
 from . import options
 from .http import serve_a2a, serve_console, serve_http
 from .mcp import serve_mcp

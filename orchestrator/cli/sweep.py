@@ -28,7 +28,7 @@ from ..lab.study.sweep import RecordLog, Sweep, all_runs
 from ..lab.study.workbench import Item, Workbench
 from ..lab.worlds.loading import SearchWorld
 from ..routing.navigator import NAVIGATOR
-from ..routing.run_records import RunRecord
+from ..routing.outcome_records import RunRecord
 from ..task.policy import Policy
 from ..task.stores import RunsConfig
 from . import options

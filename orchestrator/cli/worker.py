@@ -18,9 +18,9 @@ from rich.text import Text
 from ...protocols import Agent, ConfigError, NearfarError, Side, ToolSpec
 from ...protocols.address import Address, Pairing, parse_address, read_pairing
 from ...protocols.attach import Worker
-from ...protocols.channel import client_tls
 from ...protocols.hub import Hub
 from ...protocols.security import Scope
+from ...protocols.tls import client_tls, ensure_certificate
 from ...protocols.token_file import add_token, read_tokens
 from ..compose import open_near, read_device_state
 from ..compose.hub import (
@@ -38,7 +38,6 @@ from ..compose.hub import (
     serve_command,
 )
 from ..compose.hub import list_workers as ask_hub
-from ..util.credentials import ensure_certificate
 from . import options
 from .models import show_progress
 from .running import EXIT_FAILED, Line, Note, execute, notes, output, report_errors, show, warn

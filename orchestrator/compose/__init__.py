@@ -22,26 +22,25 @@ from ...protocols.secrets import StoredKey
 from ...protocols.steps import Value
 from ..agents import AgentHandle
 from ..task.stores import calls_folder
-from ..util.credentials import find_secret
 from ..util.plugins import PLUGIN_TAG, FarPluginConfig, NearPluginConfig, has_plugin, names_plugin, open_plugin_agent, provider_tag
 from .hub import AttachedConfig, checked_address, open_attached
 
 if TYPE_CHECKING:
     from ...cloud.prices import PriceLine as PriceLine
-    from ...device.hardware.components import Accelerator as Accelerator
-    from ...device.hardware.components import Cpu as Cpu
-    from ...device.hardware.components import EngineProvider as EngineProvider
-    from ...device.hardware.components import Hardware as Hardware
-    from ...device.hardware.components import InferenceEngine as InferenceEngine
-    from ...device.hardware.components import Memory as Memory
+    from ...device.hardware.probe import EngineProvider as EngineProvider
+    from ...device.hardware.probe import Hardware as Hardware
+    from ...device.hardware.probe import InferenceEngine as InferenceEngine
+    from ...device.hardware.processors import Accelerator as Accelerator
+    from ...device.hardware.processors import Cpu as Cpu
+    from ...device.hardware.state import Memory as Memory
     from ...device.profiles import Profile as Profile
     from ...device.store import ModelStore
     from ...device.store import StoredModel as StoredModel
     from ...device.store.fit import Fits
     from ...device.store.fit import ModelFit as ModelFit
-    from ...protocols.channel import ServerTls
     from ...protocols.security import Tokens
     from ...protocols.server import Server
+    from ...protocols.tls import ServerTls
 
 EMBEDDED = ("near", "far")
 """The small models that ship with nearfar; they know nothing but the two worlds that they were trained in."""
@@ -362,7 +361,7 @@ def runs_on_onnx(model: str) -> bool:
 
 def find_profile(config: NearConfig) -> "Profile | None":
     """Return the profile that `nearfar models bench` measured for a model on this device and the processor that it would run on."""
-    from ...device.compute import FASTEST, LOWEST_POWER
+    from ...device.hardware.processors import FASTEST, LOWEST_POWER
     from ...device.profiles import profiles_of
 
     try:
@@ -465,11 +464,11 @@ def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
     async def connect() -> Agent:
         import anyio.to_thread
 
-        from ...protocols.channel import client_tls
         from ...protocols.client import RemoteAgent
+        from ...protocols.tls import client_tls
 
         assert isinstance(config, GatewayConfig), "chosen below"
-        token = await anyio.to_thread.run_sync(find_secret, config.token_variable)
+        token = await anyio.to_thread.run_sync(StoredKey(config.token_variable).find)
         tls = client_tls(config.certificate, config.client_certificate, config.client_key)
         return await RemoteAgent.connect(config.address, agent=config.agent, token=token, tls=tls)
 

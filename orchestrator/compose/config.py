@@ -22,8 +22,8 @@ from ..routing.policy_check import role_findings
 from ..task.policy import Policy
 from ..task.roles import Role, RoleName
 from ..task.stores import CacheConfig, MemoryConfig, RunsConfig
-from ..util.arguments import as_path
 from ..util.plugins import PLUGIN_TAG, PluginConfig, find_plugins, has_plugin
+from ..util.settings import as_path, key_lines, line_of
 from . import (
     LOCAL_TAG,
     PROVIDERS,
@@ -36,7 +36,6 @@ from . import (
     anchored_model,
     how_to_set,
 )
-from .config_lines import key_lines, line_of
 from .hub import AgentName, AttachedConfig, HubConfig, ServeConfig
 
 _CONTAINERS = (Mapping, Sequence, dict, list, tuple)

@@ -190,9 +190,9 @@ async def accept_workers(
 
     Yields the hub and the address where it really listens. Raises `ConfigError` for tokens, files or addresses that cannot be used.
     """
-    from ...protocols.channel import server_tls
     from ...protocols.hub import SERVICE, Hub, HubService, serve_hub
     from ...protocols.server import serve
+    from ...protocols.tls import server_tls
     from ...protocols.token_file import follow_tokens, read_tokens
 
     tls = server_tls(config.certificate, config.key, config.client_authority)
@@ -232,8 +232,8 @@ def pair_device(hub: HubConfig, name: str) -> Pairing:
     Raises `ConfigError` for a name that has a token already, and for files or addresses that cannot be used.
     """
     from ...protocols.security import Scope
+    from ...protocols.tls import ensure_certificate
     from ...protocols.token_file import add_token
-    from ..util.credentials import ensure_certificate
 
     reached = reachable(parse_address(hub.address))
     fingerprint = ensure_certificate(hub.certificate or CERTIFICATE, hub.key or KEY, [reached.host])

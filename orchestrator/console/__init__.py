@@ -26,16 +26,15 @@ from ..hybrid import Hybrid
 from ..safety.outbound_filter import PrivacyRecords
 from ..serve import Front
 from ..serve.callers import OriginCheck
-from ..serve.requests import ClientLeft, anthropic_error, read_body, status_of
-from ..serve.sse import encoded, while_connected
+from ..serve.endpoint import while_connected
+from ..serve.requests import ClientLeft, anthropic_error, encoded, read_body, status_of
 from .chat import CHAT, Chats
 from .devices import DEVICES
-from .live import Channels
 from .memory import ERASURE, ITEM, MEMORY
 from .money import MONEY, TRADEOFF
 from .policy import POLICY
 from .runs import APPROVALS, PRIVACY, RUN, RUNS
-from .view import ROOT, Answer, BrowserLogins, BrowserSession, Console, Page, PageContent, View, document, failure
+from .view import ROOT, Answer, BrowserLogins, BrowserSession, Channels, Console, Page, PageContent, View, document, failure
 
 logger = logging.getLogger(__name__)
 

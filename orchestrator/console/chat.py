@@ -32,9 +32,8 @@ from ..task.events import (
 from ..task.results import Result
 from ..util.runtime import cancel_task, in_thread
 from .html import Html, fold, form_field, join, tag, text
-from .live import Fragments
 from .runs import run_link, state
-from .view import Page, PageContent, View, live
+from .view import Fragments, Page, PageContent, View, live
 
 USER: Final = "console"
 """On whose behalf the console's conversations are held."""

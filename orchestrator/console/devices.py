@@ -10,8 +10,7 @@ from ..agents import AgentHandle
 from ..compose.hub import HubConfig, KnownWorker, list_workers, pair_device, serve_command
 from ..util.runtime import in_thread
 from .html import Html, facts, form_field, join, table, tag, text
-from .live import Fragments
-from .view import Page, PageContent, View, live
+from .view import Fragments, Page, PageContent, View, live
 
 _QUIET_ZONE: Final = 4
 """Modules of white around a QR code, as ISO/IEC 18004 requires."""

@@ -10,8 +10,7 @@ from urllib.parse import quote
 
 from ...protocols import ConfigError, Side
 from ..budgets import MEASURES, Balance, BudgetScope
-from ..hybrid.turns import saved_against_far
-from ..routing.run_records import arm_of
+from ..routing.outcome_records import arm_of
 from ..runs import RunState, parse_record
 from ..runs.store import RunStore
 from ..task.modes import Strategy
@@ -19,8 +18,7 @@ from ..task.policy import Policy
 from ..task.results import Result
 from ..util.runtime import in_thread
 from .html import Html, Mark, bars, join, scatter, table, tag, text
-from .live import Fragments
-from .view import ROOT, Page, PageContent, View, failure, live
+from .view import ROOT, Fragments, Page, PageContent, View, failure, live
 
 if TYPE_CHECKING:
     from ..lab.statistics import IntervalEstimate
@@ -59,7 +57,7 @@ def _headline(view: View, results: Sequence[Result]) -> Html:
     if not results:
         return tag("p", "No task has an answer yet.", class_="empty")
     spent = sum((result.dollars for result in results if result.dollars is not None), Decimal())
-    saved = [amount for result in results if (amount := saved_against_far(result, view.console.hybrid.pool)) is not None]
+    saved = [amount for result in results if (amount := view.console.hybrid.pool.saved_against_far(result)) is not None]
     unknown = sum(result.dollars is None for result in results)
     told = f"The newest {len(results)} answers cost {_dollars(spent)}"
     told += f"; by the list prices of the far agent, near agents saved {_dollars(sum(saved, Decimal()))} (estimated)." if saved else "."

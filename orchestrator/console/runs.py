@@ -20,8 +20,7 @@ from ..tracing.page import TraceRow, label_text, rows_of
 from ..util.runtime import in_thread
 from ..util.text import spell_out
 from .html import Child, Html, facts, fold, form_field, join, table, table_row, tag, text
-from .live import Fragments
-from .view import Answer, Console, Page, PageContent, View, failure, live
+from .view import Answer, Console, Fragments, Page, PageContent, View, failure, live
 
 if TYPE_CHECKING:
     from ..lab.blame import Blame

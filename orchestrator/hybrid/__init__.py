@@ -23,9 +23,9 @@ from ..cache.database import ErasedMemory
 from ..compose import FarConfig, NearSection, read_device_state
 from ..compose.config import Config, load_config, with_line
 from ..compose.hub import AttachedConfig
-from ..compose.memory import memory_rest, task_memory
 from ..compose.policy_file import PolicyFile
 from ..mcp import McpServer
+from ..memory import memory_rest, task_memory
 from ..routing import Router
 from ..runs.erasing import ErasedRuns, erase_calls, erased_of
 from ..runs.store import RunStore
@@ -41,8 +41,8 @@ from ..task.stores import MemoryConfig, RunsConfig
 from ..task.tools import Approver, Tool
 from ..tracing import TraceStore
 from ..tracing.observing import Observers
-from ..util.arguments import Location, as_path, require, wrong_type
 from ..util.runtime import in_thread
+from ..util.settings import Location, as_path, require, wrong_type
 from .arguments import (
     HybridArguments,
     ResumeOptions,
@@ -62,9 +62,8 @@ from .arguments import (
     tools_argument,
 )
 from .blocking import BlockingCalls
+from .parts import Metrics, Parts, Records, open_records, records_argument
 from .pipeline import Pipeline
-from .preparation import Parts
-from .records import Records, open_records, records_argument
 from .session import Session, SessionBook
 from .turns import ServesTurns
 
@@ -74,7 +73,6 @@ if TYPE_CHECKING:
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
     from ..strategies.calls import TaskGraph
-    from .metrics import Metrics
 
 _logger = logging.getLogger(__name__)
 
@@ -393,10 +391,8 @@ class Hybrid(ServesTurns):
         return self._records.traces
 
     @cached_property
-    def metrics(self) -> "Metrics":
+    def metrics(self) -> Metrics:
         """The metrics of tasks and agents, for Prometheus: `await hybrid.metrics.text()`. Tasks are counted from the first use on."""
-        from .metrics import Metrics
-
         return Metrics(self._parts, {agent.socket for agent in self.attached.values()})
 
     async def cancel(self, run: str, *, user: str = "") -> None:

@@ -26,8 +26,8 @@ from ..task.policy import Policy
 from ..task.roles import Role, Team
 from ..task.stores import MemoryConfig, RunsConfig
 from ..task.tools import Approver, Tool
-from ..util.arguments import Location, as_path, as_tuple, parse_section, require, require_methods, wrong_type
 from ..util.plugins import Plugin, find_plugin
+from ..util.settings import Location, as_path, as_tuple, parse_section, require, require_methods, wrong_type
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..mcp.tools import McpServers
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
-    from .records import Records
+    from .parts import Records
 
 
 _logger = logging.getLogger(__name__)

@@ -42,7 +42,8 @@ from ..task.roles import RolesWork
 from ..util.plugins import find_plugin
 from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
 from .arguments import TaskOptions, output_model_of, output_schema_of
-from .preparation import Parts, Preparation
+from .parts import Parts
+from .preparation import Preparation
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig

@@ -1,15 +1,13 @@
 """Preparation of a task: its policy, its memory, its strategy, and the context that its graph runs with."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...protocols import InvalidRequest, PermissionDenied, PrivacyViolation, Sensitivity, Side, Unsupported
-from ..agents import AgentPool
 from ..cache.database import ErasedMemory
 from ..memory.provenance import Recollection
-from ..routing import Router
 from ..runs import Bounds
 from ..runs.erasing import ErasedRuns
 from ..safety.guard import Guard, SessionLabels, check_plan, quote_untrusted_data, select_tools
@@ -22,45 +20,13 @@ from ..task.decisions import SelectionDecision
 from ..task.events import CallerTools
 from ..task.modes import ALONE, Mode, Strategy
 from ..task.policy import Policy
-from ..task.roles import Team
-from ..task.tools import Approver, Effect, Tool
-from ..tracing.observing import Observers
+from ..task.tools import Effect, Tool
 from ..tracing.recorder import RunTrace
 from .arguments import TaskOptions, asked_task, check_options, output_model_of, policy_of, tools_argument
-from .records import OpenRecords
+from .parts import Parts
 
 if TYPE_CHECKING:
-    from langgraph.store.base import BaseStore
-
     from ..cache.plans import PlanCache
-    from ..memory.consolidation import BackgroundConsolidation
-    from ..memory.in_tasks import TaskMemory
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts of a `Hybrid` that serve its tasks."""
-
-    pool: AgentPool
-    router: Router
-    policy: Callable[[], Policy]
-    """Returns the policy of tasks that start now."""
-    tools: tuple[Tool, ...]
-    """The tools that all tasks may call."""
-    team: Team
-    """The roles that tasks may be given to."""
-    approver: Approver | None
-    """Decides about calls that need approval, unless a task names another approver."""
-    memory: "TaskMemory | None"
-    rest: "BackgroundConsolidation | None"
-    """Consolidates the memory while no task is served."""
-    store: "BaseStore | None"
-    """LangGraph's store."""
-    instructions: str
-    """Instructions of all tasks."""
-    records: OpenRecords
-    observers: Observers
-    """Spans and metrics of the tasks."""
 
 
 class Preparation:

@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Self, Unpack, cast
 
 from pydantic import ValidationError
@@ -137,7 +136,7 @@ def turn_of(result: Result, asked: AskedTurn, pool: AgentPool, *, heard: str = "
         confidence=result.confidence,
         logprobs=() if last is None else last.logprobs,
         dollars=result.dollars,
-        saved=saved_against_far(result, pool),
+        saved=pool.saved_against_far(result),
         result=result,
     )
 
@@ -146,17 +145,6 @@ def _last_step(result: Result) -> Call | None:
     """Return the last step of the attempt that stands."""
     own = [call for call in result.calls if call.agent == result.agent and call.error is None and call.verdict is None]
     return next((call for call in reversed(own) if call.took_step), own[-1] if own else None)
-
-
-def saved_against_far(result: Result, pool: AgentPool) -> Decimal | None:
-    """Estimate what far alone would have taken more: the price of the tokens of the attempt that stands, if far had read and written them.
-
-    None where it could not have been asked, and where a price is unknown.
-    """
-    far = next((each.agent for each in result.decision.considered if each.side is Side.FAR and each.estimate is not None), None)
-    prices = None if far is None else pool[far].prices
-    usage = next(attempt.usage for attempt in result.attempts if attempt.outcome == "accepted")
-    return None if prices is None or result.dollars is None else prices.dollars(usage) - result.dollars
 
 
 async def turn_events(events: AsyncGenerator[TaskEvent, None], asked: AskedTurn, pool: AgentPool) -> AsyncGenerator[TurnEvent, None]:

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from ..routing.run_records import RunRecord
+from ..routing.outcome_records import RunRecord
 from ..util.text import page, table
 from .figures import Picture, draw_regret, draw_simulation, draw_world
 from .replay.replayed import Online

@@ -5,7 +5,7 @@ from html import escape
 from typing import Final
 
 from ...protocols.steps import Value
-from ..routing.run_records import RunRecord
+from ..routing.outcome_records import RunRecord
 from ..task.events import AttemptStarted, SupervisorSpoke, TaskEvent, ToolFinished, ToolStarted
 from .study.workbench import Item, Workbench
 from .worlds.loading import SearchWorld

@@ -33,7 +33,6 @@ from ..agents.breaker import Health
 from ..task.tools import Approver
 from ..util.runtime import cancel_task
 from . import McpServerConfig, PinnedTool, offered_tool
-from .process import ServerProcess
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
     from mcp.client._transport import ReadStream, TransportStreams
     from mcp.shared.message import SessionMessage
     from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData
+
+    from .transports import ServerProcess
 
 logger = logging.getLogger(__name__)
 _MOST_TOOLS: Final = 1000
@@ -258,11 +259,11 @@ class McpConnection:
             yield _HiddenErrors(heard), said
 
     def _streams(self) -> "AbstractAsyncContextManager[TransportStreams]":
+        from .transports import ServerProcess, http_transport  # with the package, which nothing else needs
+
         if self.config.command:
             self._process = ServerProcess(self.name, self.config)
             return self._process.transport()
-        from .http_client import http_transport  # with the package, which nothing else needs
-
         return http_transport(self.config)
 
     async def _asked(self, context: "ClientRequestContext", params: "ElicitRequestParams") -> "ElicitResult | ErrorData":

@@ -15,9 +15,9 @@ from ..task.stores import BUDGET_TOKENS
 from ..util.runtime import in_thread
 from .engine import Change
 from .episodic import EpisodicMemory, MemoryTurn
+from .in_tasks import Rendered, render
 from .ranking import SEMANTIC, TEXT, WORKING, keywords
 from .reading import MemoryItem
-from .retrieval import Rendered, render
 from .store import MemoryStore
 from .writing import ABSENT
 

@@ -25,17 +25,17 @@ from langgraph.store.base import (
 
 from ...protocols import InvalidRequest
 from ...protocols.items import ItemAddress, Source, Tier
-from ..util.arguments import as_choice
 from ..util.runtime import in_thread
+from ..util.settings import as_choice
 from . import validation
 from .changes import Watchers
 from .engine import Engine
+from .episodic import ranks_turns, search_turns
 from .erasing import Sweeper
 from .operation import Principal
 from .provenance import Origin, current
 from .ranking import Ranking
 from .reading import Matches, MemoryItem, Query, Reader, SearchMode
-from .retrieval import ranks_turns, search_turns
 from .sync.keys import SubjectKeys
 from .vectors import WHOLE, Embedder
 from .writing import Edit, ItemWriter

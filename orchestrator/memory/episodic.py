@@ -2,22 +2,41 @@
 
 import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
+from langgraph.store.base import GetOp
+
 from ...protocols import InvalidRequest, NotFound, VersionConflict
 from ...protocols.items import TIERS, ItemAddress, Namespace, Source, Tier
-from .ranking import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span, turn_key
-from .reading import MemoryItem
-from .retrieval import find
-from .store import MemoryStore
+from .ranking import (
+    EPISODIC,
+    INDEX,
+    SEARCHABLE,
+    TEXT,
+    Granularity,
+    Ranking,
+    Said,
+    Span,
+    TurnMatches,
+    episodic,
+    keywords,
+    rank_turns,
+    relevance,
+    span,
+    turn_key,
+)
+from .reading import Matches, MemoryItem, Query, Reader, SearchMode, when
 from .writing import ABSENT
 
 if TYPE_CHECKING:
+    from .basic_store import BasicStore
     from .engine import Vector
+    from .store import MemoryStore
 
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -27,6 +46,12 @@ _MOST_SENTENCES: Final = 8
 """The most sentences with passages of their own; a longer text is one passage, which the store cuts for the embedder."""
 _CONTEXT: Final = 400
 """Characters of the previous turn, from its end."""
+_CANDIDATES: Final = 100
+"""Hits of each search, by words and by meaning, that are ranked. Twice as many gain nothing."""
+_PIECES: Final = 5
+"""Number of best pieces of each granularity above the turn, all of whose turns are candidates."""
+_WIDEST: Final = 64
+"""The most turns of such a piece."""
 
 
 class TurnKind(StrEnum):
@@ -127,7 +152,7 @@ class Topic:
 
 
 _ALL: Final = 1_000_000
-"""More turns than any session has."""
+"""More turns than any session has, and than `find` ranks."""
 _RECENT: Final = 32
 """Number of recently written turns among which the last one of a session is searched: an earlier one may have been changed since."""
 
@@ -150,7 +175,7 @@ class EpisodicMemory:
     A session is written by one device at a time; if two write the same one, the store keeps both versions as conflicts.
     """
 
-    def __init__(self, store: MemoryStore, scope: Namespace = ()) -> None:
+    def __init__(self, store: "MemoryStore", scope: Namespace = ()) -> None:
         self._store = store
         self._scope = scope
         self._turns = episodic(scope, Granularity.TURN)
@@ -264,3 +289,66 @@ def _number(item: MemoryItem) -> int:
     if about is None:
         raise InvalidRequest(f"item {item.key!r} is no turn", hint="keep only turns in this namespace")
     return about.first
+
+
+def find(store: "BasicStore", scope: Namespace, question: str, *, limit: int) -> list[MemoryItem]:
+    """Return the turns that answer a question best, the best first. A turn's `score` means nothing beyond this order."""
+    places = [episodic(scope, granularity) for granularity in Granularity]
+    answers = store.matches(places, keywords=keywords(question), text=question, limit=_CANDIDATES)
+    found = {granularity: _by_key(answer) for granularity, answer in zip(Granularity, answers, strict=True)}
+    turns = {address.key: item for address, item in answers[0].items.items()} | _turns_of_pieces(store, scope, found)
+    said = {key: Said(str(item.value.get("speaker", "")), str(item.value.get(TEXT, "")), when(item).date()) for key, item in turns.items()}
+    best = rank_turns(question, found, said)[:limit]
+    for key, score in best:
+        turns[key].score = score
+    return [turns[key] for key, _ in best]
+
+
+def _by_key(found: Matches) -> TurnMatches:
+    keyword, semantic = ({address.key: score for address, score in scores.items()} for scores in (found.keyword, found.semantic))
+    return TurnMatches(keyword, semantic)
+
+
+def _turns_of_pieces(store: "BasicStore", scope: Namespace, found: Mapping[Granularity, TurnMatches]) -> dict[str, MemoryItem]:
+    """Return turns of the best pieces, without those that were found themselves."""
+    of_turns = found[Granularity.TURN]
+    pieces = (_best_of(matches) for granularity, matches in found.items() if granularity is not Granularity.TURN)
+    keys = {turn for best in pieces for key in best for turn in _turns(key)} - of_turns.keyword.keys() - of_turns.semantic.keys()
+    place = episodic(scope, Granularity.TURN)
+    items = store.batch([GetOp(place, key, refresh_ttl=False) for key in sorted(keys)])
+    return {item.key: item for item in items if isinstance(item, MemoryItem)}
+
+
+def _best_of(matches: TurnMatches) -> list[str]:
+    relevances = relevance(*matches)
+    return sorted(relevances, key=lambda key: -relevances[key])[:_PIECES]
+
+
+def _turns(key: str) -> Iterable[str]:
+    about = span(key)
+    return () if about is None or about.last - about.first >= _WIDEST else about.turns
+
+
+def ranks_turns(query: Query) -> bool:
+    """Return whether a search asks for turns by words and meaning, without conditions that only the engine can evaluate."""
+    is_plain = not query.conditions and not query.key_prefix and query.ranking == Ranking() and query.mode is SearchMode.HYBRID
+    return is_plain and query.prefix[-2:] == (EPISODIC, Granularity.TURN.value) and bool(query.text and query.text.strip())
+
+
+def search_turns(store: "BasicStore", reader: Reader, query: Query, *, refresh: bool) -> list[MemoryItem]:
+    """Return a page of turns: first those that recall ranks, then all others that the engine finds.
+
+    The first ones do not depend on the page, so pages fit together.
+    """
+    end = query.offset + query.limit
+    best = find(store, query.prefix[:-2], query.text or "", limit=_ALL)
+    ordered = [(item.address, item.score) for item in best]
+    if len(ordered) < end:
+        least, known = best[-1].score if best else None, {item.address for item in best}
+        others = reader.search(replace(query, offset=0, limit=end), refresh=False)
+        ordered += [(item.address, least) for item in others if item.address not in known]
+    page = dict(ordered[query.offset : end])
+    items = reader.get(list(page), list(page) if refresh else [])
+    for item in (found := [item for item in items if item is not None]):
+        item.score = page[item.address]
+    return found

@@ -340,3 +340,13 @@ def provenance(item: MemoryItem, here: str) -> Iterator[tuple[str, str | datetim
     for name, moment in (("true from", item.valid_from), ("true until", item.invalid_from), ("forgotten", item.expires_at)):
         if moment is not None:
             yield name, moment
+
+
+def when(item: MemoryItem) -> datetime:
+    """Return the time that an item states, if it states one; else the time from which it is valid, or that of its creation."""
+    at = item.value.get("at")
+    try:
+        moment = datetime.fromisoformat(at) if isinstance(at, str) else item.valid_from or item.created_at
+    except ValueError:
+        moment = item.created_at
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

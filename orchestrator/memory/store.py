@@ -11,8 +11,8 @@ from langgraph.store.base import IndexConfig, TTLConfig
 
 from ...protocols import ConfigError, InvalidRequest, NotFound, PermissionDenied
 from ...protocols.items import ItemAddress, Namespace, Tier, within
-from ..util.arguments import as_choice, as_path, require, require_callable, require_methods
 from ..util.runtime import in_thread
+from ..util.settings import as_choice, as_path, require, require_callable, require_methods
 from . import validation
 from .basic_store import BasicStore
 from .changes import Conflict, MemoryChange, changes_after, conflicts, count_visible, name_of, read_conflict, watch_changes

@@ -10,7 +10,7 @@ from langgraph.store.base import InvalidNamespaceError
 from ...protocols import ConfigError, InvalidRequest
 from ...protocols.items import ItemAddress, Namespace, Source, Tier
 from ..task.stores import LONGEST_LIFE
-from ..util.arguments import as_choice
+from ..util.settings import as_choice
 from .engine import Condition, Operator
 from .operation import Meta
 

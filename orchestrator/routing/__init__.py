@@ -29,7 +29,6 @@ from ..task.routing_policy import RouterConfig
 from ..task.rules import Ruling, ruling
 from .auto import Selector
 from .costs import TaskKind, TaskTaken
-from .draft_outcomes import ReportedFault, escalated_drafts, reported_drafts
 from .drafts import Drafts, expected_quality
 from .eligibility import (
     Eligible,
@@ -54,6 +53,7 @@ from .eligibility import (
     utility_of,
 )
 from .habits import reasoned_steps
+from .outcome_records import ReportedFault, escalated_drafts, reported_drafts
 from .outcomes import OutcomeStore
 from .steering import UNKNOWN_DOLLARS, Sessions, Steering
 from .success import Success, SuccessModel

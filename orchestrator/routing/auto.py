@@ -14,9 +14,9 @@ from ..task.decisions import PROTECTIONS, RESERVED, Arm, ConsideredArm, Selectio
 from ..task.modes import ONLY_TEXT, TEXT_ONLY, Mode, Shape, Strategy, TaskProfile
 from ..task.policy import AutoConfig, Policy
 from ..task.results import Result
+from .exploration import BetaWorth, chance_of_best
+from .outcome_records import Outcome
 from .outcomes import PRIOR_SCORE, Belief, OutcomeStore, beliefs_about, draw_score, groups_of, inner_mean, mix_beliefs
-from .propensity import BetaWorth, chance_of_best
-from .run_records import Outcome
 from .task_classes import ClassGuess
 from .traces import append_outcome
 

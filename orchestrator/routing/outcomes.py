@@ -22,9 +22,8 @@ from ..task.decisions import Arm
 from ..task.modes import TaskProfile
 from ..task.results import JudgedProposal
 from .costs import Group, RunningEstimates, lineage, nested
-from .draft_outcomes import EscalatedDraft, Faults, ReportedFault, ScoredDraft, correction_for
 from .habits import AgreementRates, Efforts, ReasonedStep
-from .run_records import Outcome
+from .outcome_records import EscalatedDraft, Faults, Outcome, ReportedFault, ScoredDraft, correction_for
 from .success import Correction, Drift, DriftDetector
 from .task_classes import Familiarity, TaskClasses
 from .traces import Known, ScoredAnswer, read_outcomes

@@ -19,9 +19,8 @@ from ..task import Task, last_words
 from ..task.decisions import Arbitration, ExtractedAnswer, RouteDecision, VerifiedDraft, WeighedDraft
 from ..task.results import JudgedProposal, Result
 from ..util.text import append_line, read_lines
-from .draft_outcomes import EscalatedDraft, ReportedFault, ScoredDraft, escalated_drafts, reported_drafts
 from .habits import ReasonedStep, reasoned_steps
-from .run_records import Outcome, RunRecord, outcomes_of
+from .outcome_records import EscalatedDraft, Outcome, ReportedFault, RunRecord, ScoredDraft, escalated_drafts, outcomes_of, reported_drafts
 
 
 class AgentOutcome(Value):

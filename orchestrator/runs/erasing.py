@@ -40,7 +40,7 @@ def open_store(config: RunsConfig) -> RunStore:
 
 def address_of(config: RunsConfig) -> str:
     """Return the address of the database that a `[runs]` section names. Raises `ConfigError` where none is set."""
-    from ..util.credentials import secret
+    from ...protocols.secrets import secret
 
     assert config.postgres_variable is not None, "the caller has looked"
     return secret(config.postgres_variable)

@@ -13,9 +13,9 @@ import anyio
 from ...protocols import ConfigError
 from ...protocols.access import Access
 from ...protocols.address import Address, parse_address
-from ...protocols.channel import server_tls
 from ...protocols.limits import BODY_SECONDS, HANDSHAKE_SECONDS, UNREAD_SECONDS, most_connections
 from ...protocols.security import Tokens, check_exposure
+from ...protocols.tls import server_tls
 from ..compose.hub import ServeConfig
 from ..hybrid import Hybrid
 from ..util.runtime import cancel_task
@@ -25,8 +25,7 @@ try:
     from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    from .app import make_app
-    from .mcp_http import PATH, McpMount, mcp_app
+    from .app import PATH, McpMount, make_app, mcp_app
 except ImportError as error:
     raise ConfigError("serving HTTP needs starlette and uvicorn", hint="pip install 'nearfar[serve]'") from error
 

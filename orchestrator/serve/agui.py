@@ -28,9 +28,8 @@ from ..task.events import (
 from ..task.results import Attempt, Call, Result
 from ..util.text import digest
 from .callers import BY_POLICY, read_options, turn_options
-from .dialect import common_headers
+from .dialect import common_headers, event
 from .endpoint import Exchange
-from .sse import event
 
 PROTOCOL: Final = "1.0"
 AgUiEvent = dict[str, Any]

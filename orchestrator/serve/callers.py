@@ -27,9 +27,8 @@ from ..task import Caching
 from ..task.modes import Mode, Strategy
 from ..task.policy import Policy
 from ..task.routing_policy import AmountsConfig, LimitsConfig
-from .requests import BadField, Receive, Send, anthropic_error, openai_error, warning
+from .requests import BadField, Receive, Send, anthropic_error, encoded, openai_error, warning
 from .requests import Scope as Asgi
-from .sse import encoded
 
 ADMISSION_KEY: Final = "nearfar.admission"
 """Key of an ASGI scope under which the caller's `AdmittedCaller` stands, once its token was checked."""

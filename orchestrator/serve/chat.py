@@ -8,7 +8,7 @@ import orjson
 
 from ...protocols import FinishReason, JsonSchema, NearfarError, ToolCall, ToolChoice, Usage
 from ..task.events import Speaker, Turn
-from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect, turn_object
+from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect, event, turn_object
 from .requests import (
     BadField,
     UnsupportedField,
@@ -24,7 +24,6 @@ from .requests import (
     warning,
     with_one_system,
 )
-from .sse import event
 
 _SAMPLING: Final = {
     "temperature": "temperature",

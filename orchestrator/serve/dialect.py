@@ -20,8 +20,9 @@ from ..task.results import SideUsage
 from ..util.text import digest
 from .callers import RequestOptions, read_options, turn_options
 from .requests import Body
-from .sse import COMMENT
 
+COMMENT: Final = b": wait\n\n"
+"""A line of server-sent events that clients skip."""
 _LONGEST: Final = 100
 """Characters of a name that is kept as it is; of a longer one, the hash is."""
 _HEADERS: Final = ("x-nearfar-session", "session-id", "thread-id", "x-claude-code-session-id")
@@ -217,3 +218,8 @@ class TurnDialect(ABC):
         self, incoming: Incoming, asked: AskedOfTurn, turn: Turn, written: Encoder | Mapping[str, Any]
     ) -> None:
         """Keep a complete response to a `turn`, in the form in which it was written. Called before its client reads the end of it."""
+
+
+def event(data: bytes, *, name: str = "") -> bytes:
+    """Return one server-sent event with JSON `data`, of a type with this `name` if it has any."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), data) if name else b"data: %s\n\n" % data

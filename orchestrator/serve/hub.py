@@ -23,12 +23,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ...protocols import InvalidRequest, NearfarError, NotFound, Unavailable
 from ...protocols.address import parse_address
-from ...protocols.channel import server_tls
 from ...protocols.errors import MAPPINGS, travelling_class
 from ...protocols.hub import Hub
 from ...protocols.hub_session import WorkerSession, registration_from_proto
 from ...protocols.limits import FRAME_BYTES, REGISTRATION_SECONDS
 from ...protocols.security import Scope, check_exposure
+from ...protocols.tls import server_tls
 from ...protocols.v1 import hub_pb2 as pb
 from ..compose.hub import PageModel, ServeConfig
 from . import serve_app

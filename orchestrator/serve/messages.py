@@ -8,7 +8,7 @@ import orjson
 
 from ...protocols import FinishReason, NearfarError, ToolCall, Usage
 from ..task.events import Speaker, Turn
-from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect, turn_object
+from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect, event, turn_object
 from .endpoint import Exchange, answer_count
 from .requests import (
     Fields,
@@ -29,7 +29,6 @@ from .requests import (
     wrong,
 )
 from .responses_input import ReadRequest
-from .sse import event
 
 _KNOWN: Final = (
     *("cache_control", "context_management", "max_tokens", "messages", "metadata", "model", "nearfar", "output_config", "output_format"),

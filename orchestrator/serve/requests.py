@@ -349,3 +349,8 @@ def plain(content: object) -> str:
 def given_fields(body: Fields, names: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
     """Return what `sampling_of` takes, from the client's `names` of samplers to ours."""
     return {ours: (name, body[name]) for name, ours in names.items() if body.get(name) is not None}
+
+
+def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return headers as ASGI takes them."""
+    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]

@@ -11,11 +11,10 @@ import orjson
 from ...protocols import FinishReason, InvalidRequest, NearfarError, Sensitivity, ToolCall, Usage
 from ..runs.sessions import Chain, KeptResponse, KeptResponses, item_id
 from ..task.events import Speaker, Turn
-from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect, turn_object
+from .dialect import AskedOfTurn, Encoder, Incoming, TurnDialect, event, turn_object
 from .endpoint import Exchange, answer_count
 from .requests import Fields, field, openai_error, opening_of, required_text, wrong
 from .responses_input import input_items, read_responses
-from .sse import event
 
 Json = dict[str, Any]
 _ECHOED: Final[Json] = {

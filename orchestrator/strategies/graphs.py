@@ -31,9 +31,9 @@ from ..task.routing_policy import FALLBACK_ERRORS, SHOWN
 from ..task.tools import Tool
 from ..util.text import canonical
 from .act_looks import ActJudging
-from .builders import Builder, builder_of
+from .attempts import Hedge, correct, give_up, hedge_of, warn_of_refusal
+from .builders import Builder, build_roles, builder_of
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, emit, running_tool
-from .hedging import Hedge, correct, give_up, hedge_of, warn_of_refusal
 from .judging import end_arbitrated, judged
 from .near_path import near_path
 from .state import (
@@ -367,8 +367,6 @@ class Graphs:
         return self._compiled[kind]
 
     def _build(self, kind: Builder | str) -> TaskGraphBuilder:
-        from .roles import build_roles
-
         return build_roles(self._nodes, self._team, kind) if isinstance(kind, str) else kind(self._nodes)
 
     def _compile(self, graph: TaskGraphBuilder) -> TaskGraph:

@@ -16,12 +16,12 @@ from ..agents import AgentHandle, AgentPool
 from ..routing import Router
 from ..routing.answers import Answer, agree
 from ..routing.call_looks import judges_texts
-from ..routing.draft_outcomes import drafts_of, escalated_to, verdicts_of
 from ..routing.drafts import DraftChoice, first_day_escalation
 from ..routing.eligibility import SIDES_OF_MODE
 from ..routing.escalation import Action, Escalation
 from ..routing.looks import FREE, GROUNDING, SCHEMA, Signal, free_findings, objection
 from ..routing.meaning import cluster_share
+from ..routing.outcome_records import drafts_of, escalated_to, verdicts_of
 from ..task import Task, last_words
 from ..task.decisions import AnswerSource, Arbitration, ExtractedAnswer, VerifiedDraft, WeighedDraft
 from ..task.events import AttemptEnded

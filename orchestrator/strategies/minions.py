@@ -34,8 +34,8 @@ from ..task import Task, read_output, task_text
 from ..task.events import AgentText, AttemptEnded, AttemptStarted
 from ..task.policy import MinionsConfig
 from ..task.results import Attempt, Call
+from .attempts import Answered, Panel, Question, attempt_with
 from .calls import CallLog, TaskGraphBuilder, TaskRuntime, add_node, emit
-from .panel import Answered, Panel, Question, attempt_with
 from .prompts import (
     ASSESSMENT_SCHEMA,
     FINDING_SCHEMA,

@@ -43,8 +43,8 @@ from ..task.policy import Policy, SubtasksConfig
 from ..task.results import Attempt, Call, ToolOutcome
 from ..task.routing_policy import FALLBACK_ERRORS, AmountsConfig, LimitsConfig
 from ..util.runtime import run_cancellable
+from .attempts import Answered, Panel, Question, attempt_with
 from .calls import CallLog, TaskGraph, TaskGraphBuilder, TaskRuntime, add_node, emit, show
-from .panel import Answered, Panel, Question, attempt_with
 from .prompts import SUBTASKS_SCHEMA, SubtaskResult, aggregate_request, json_answer_note, plan_subtasks_request, with_results
 from .state import Json, TaskContext, TaskState, as_json, chosen_by_plan, label_of, recursion_limit, value_of
 from .subtasks_plan import Shares, SubtaskPlan, read_plan, run_as_ready

@@ -1,37 +1,31 @@
 """The nodes of a supervisor, which plans before the work and verifies during it: the control flow of PEVR and EVA (arXiv 2605.30102)."""
 
-import json
-import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
-
-from ...protocols import (
-    ContextOverflow,
-    InvalidOutput,
-    Message,
-    NearfarError,
-    StepReply,
-    ToolCall,
-    ToolResult,
-)
-from ...protocols.steps import Value
-from ..task import Task, task_text
-from ..task.decisions import RouteDecision
-from ..task.events import Move, SupervisorSpoke
+from ...protocols import ContextOverflow, InvalidOutput, Message, NearfarError, Side, StepReply, StepRequest, ToolChoice
+from ..agents import AgentHandle
+from ..task import task_text
+from ..task.events import SupervisorSpoke
 from ..task.labels import Label
 from ..task.modes import Strategy
-from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
-from ..task.results import Attempt
+from ..task.policy import Cause, Verdict
 from ..task.routing_policy import FALLBACK_ERRORS
+from .attempts import give_up, warn_of_refusal
 from .calls import CallLog, TaskRuntime, emit
-from .hedging import give_up, warn_of_refusal
-from .planning import Planning, Purchase, supervision_request, supervisor_of
-from .prompts import NOT_YET_RUN, SupervisorVerdict, read_verdict, verify_plan_request, verify_progress_request, with_points
-from .state import TaskState, as_json, chosen_by_plan, label_of, opening, value_of
+from .oversight import Oversight, Purchase, has_answered
+from .prompts import (
+    NOT_YET_RUN,
+    SupervisorVerdict,
+    adapt_plan_request,
+    plan_problem,
+    plan_request,
+    read_verdict,
+    verify_plan_request,
+    verify_progress_request,
+    with_points,
+)
+from .state import TaskState, as_json, chosen_by_plan, label_of, opening, step_request, value_of
 from .turn import AgentTurn, after_calls, after_step, asked_with_less, is_accepted
 from .verifying import AskedAgent, PriorPoints
 
@@ -39,240 +33,8 @@ if TYPE_CHECKING:
     from .graphs import TaskNodes
 
 
-_WORD = re.compile(r"\w+")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """The facts about the executor's work after a turn has acted."""
-
-    turn: int
-    """Turns that have acted, over all resets."""
-    covered: Sequence[Message]
-    """The executor's conversation up to the last check or reset, its prompt included."""
-    fresh: Sequence[Message]
-    """Its conversation since then."""
-    confidence: float | None
-    """The confidence of the last step; None where unknown, which triggers nothing."""
-    share_spent: float
-    """The spent share of the turns or of the timeout: the larger one."""
-    half_was_covered: bool
-    """A check has taken place since half was spent."""
-    answered: bool = False
-    """The last turn did not act but gave the answer."""
-
-
-def cause_of_check(supervision: SupervisionConfig, evidence: Evidence) -> Cause | None:
-    """Return the cause of a check that is due now: the schedule, else the first trigger that fires, in the configured order.
-
-    An answer ends the task, so only the trigger for answers asks for a check of it.
-    """
-    if evidence.answered:
-        return Trigger.ANSWER if Trigger.ANSWER in supervision.triggers else None
-    if supervision.interval is not None and evidence.turn % supervision.interval == 0:
-        return "interval"
-    return next((trigger for trigger in supervision.triggers if _FIRES[trigger](supervision, evidence)), None)
-
-
-def _has_error(_: SupervisionConfig, evidence: Evidence) -> bool:
-    return any(result.is_error for result in _results(evidence.fresh))
-
-
-def _loops(supervision: SupervisionConfig, evidence: Evidence) -> bool:
-    counts = Counter(canonical(call) for message in evidence.fresh for call in message.tool_calls)
-    return any(count >= supervision.loop_calls for count in counts.values())
-
-
-def _stalls(supervision: SupervisionConfig, evidence: Evidence) -> bool:
-    starts = [index for index, message in enumerate(evidence.fresh) if message.tool_calls]
-    if len(starts) < supervision.stall_turns:
-        return False
-    first = starts[-supervision.stall_turns]
-    known = _words([*evidence.covered, *evidence.fresh[:first]])
-    return not _words(evidence.fresh[first:]) - known
-
-
-def _is_long(supervision: SupervisionConfig, evidence: Evidence) -> bool:
-    return any(len(result.content) > supervision.observation_characters for result in _results(evidence.fresh))
-
-
-def _is_unsure(supervision: SupervisionConfig, evidence: Evidence) -> bool:
-    return evidence.confidence is not None and evidence.confidence < supervision.minimum_confidence
-
-
-def _is_half_spent(_: SupervisionConfig, evidence: Evidence) -> bool:
-    return evidence.share_spent >= 0.5 and not evidence.half_was_covered
-
-
-def _has_answered(_: SupervisionConfig, evidence: Evidence) -> bool:
-    return evidence.answered
-
-
-_FIRES: Mapping[Trigger, Callable[[SupervisionConfig, Evidence], bool]] = {
-    Trigger.TOOL_ERROR: _has_error,
-    Trigger.LOOP: _loops,
-    Trigger.STALL: _stalls,
-    Trigger.LONG_OBSERVATION: _is_long,
-    Trigger.LOW_CONFIDENCE: _is_unsure,
-    Trigger.HALF_SPENT: _is_half_spent,
-    Trigger.ANSWER: _has_answered,
-}
-
-
-def canonical(call: ToolCall) -> str:
-    """Return a call as text such that equal calls are equal text: keys sorted, white space single, 2.0 the same as 2."""
-    return f"{call.name} {json.dumps(_canonical(call.arguments), sort_keys=True)}"
-
-
-def _canonical(value: JsonValue) -> JsonValue:
-    match value:
-        case dict():
-            return {key: _canonical(item) for key, item in value.items()}
-        case list():
-            return [_canonical(item) for item in value]
-        case str():
-            return " ".join(value.split())
-        case float() if value.is_integer():
-            return int(value)
-    return value
-
-
-def _results(messages: Sequence[Message]) -> list[ToolResult]:
-    return [message.tool_result for message in messages if message.tool_result is not None]
-
-
-def _words(messages: Sequence[Message]) -> set[str]:
-    """Return the words that the executor was told: prompts and results, but neither errors nor its own text."""
-    prompts = [message.text for message in messages if message.role in ("user", "system")]
-    results = [result.content for result in _results(messages) if not result.is_error]
-    return set(_WORD.findall(" ".join([*prompts, *results]).casefold()))
-
-
-class Watch(Value):
-    """The part of a supervised task that its checks have covered so far."""
-
-    covered: int
-    """Messages of the executor's conversation that the last check has seen, or that it began with after a reset."""
-    half: bool = False
-    """A check has taken place since half of the turns or of the time was spent."""
-    is_over: bool = False
-    """The supervisor failed, and the executor goes on alone."""
-
-
-class Oversight:
-    """One look at a supervised task: who does what, the work so far, and whether it is to be checked now."""
-
-    def __init__(self, state: TaskState) -> None:
-        self.state = state
-        self.task = value_of(Task, state["task"])
-        self.decision = value_of(RouteDecision, state["decision"])
-        self.watch = Watch.model_validate(state["watch"]) if state["watch"] is not None else Watch(covered=len(self.task.messages))
-
-    @property
-    def policy(self) -> SupervisionConfig:
-        return self.task.policy.supervision
-
-    @property
-    def executor(self) -> str:
-        return self.decision.candidates[self.state["position"]]
-
-    @property
-    def is_on(self) -> bool:
-        """True if the current agent is supervised: an agent that took over from a failed one works alone."""
-        return self.decision.supervisor is not None and self.state["position"] == 0 and not self.watch.is_over
-
-    @property
-    def is_supervised(self) -> bool:
-        """The current agent is supervised, and no budget has better uses than that."""
-        return self.is_on and self.decision.is_supervisor_bought is not False
-
-    @property
-    def is_navigated(self) -> bool:
-        """A navigator, or chance, chooses when the supervisor is asked."""
-        return self.policy.is_navigated and self.decision.strategy is Strategy.PEVR and self.is_supervised
-
-    @property
-    def is_at_first_step(self) -> bool:
-        """The first step was made, and has neither acted nor led to a plan."""
-        has_stepped = self.state["draft"] is not None and self.state["messages"][-1]["role"] == "assistant"
-        return has_stepped and self.state["acted"] == 0 and not any(call["role"] == "plan" for call in self.state["calls"])
-
-    @property
-    def work(self) -> list[Message]:
-        """The executor's conversation behind its prompt."""
-        return [value_of(Message, message) for message in self.state["messages"][len(self.task.messages) :]]
-
-    def cause(self) -> Cause | None:
-        """Return the cause of a check that is due now; None if none is. With no turn left, a check could change nothing, and is not
-        made."""
-        if not self.is_supervised or not self.has_turns_left:
-            return None
-        if self.is_navigated:
-            return "navigator" if self.state.get("move") == Move.CHECK else None
-        messages = [value_of(Message, message) for message in self.state["messages"]]
-        evidence = Evidence(
-            turn=self.state["acted"],
-            covered=messages[: self.watch.covered],
-            fresh=messages[self.watch.covered :],
-            confidence=self.confidence,
-            share_spent=self.share_spent(),
-            half_was_covered=self.watch.half,
-            answered=has_answered(self.state),
-        )
-        return cause_of_check(self.policy, evidence)
-
-    def doubt(self) -> str | None:
-        """Return why the last step, which has not acted yet, must wait for a plan; None if it need not."""
-        if self.is_navigated:
-            return f"step {self.draft.steps} of {self.executor} was to wait for a plan" if self.state.get("move") == Move.PLAN else None
-        limit = self.policy.plan_below
-        if limit is None or not self.is_at_first_step or not self.is_supervised or not self.has_turns_left:
-            return None
-        confidence = self.confidence
-        if confidence is None or confidence < limit:
-            known = "unknown" if confidence is None else f"{confidence:.6g}, below {limit:g}"
-            return f"the confidence of {self.executor}'s first step is {known}, so it was to wait for a plan"
-        has_room = self.decision.is_supervisor_bought
-        return f"the budget has room for a plan, so {self.executor}'s first step was to wait for one" if has_room else None
-
-    @property
-    def draft(self) -> Attempt:
-        draft = self.state["draft"]
-        assert draft is not None, "an attempt is under way"
-        return value_of(Attempt, draft)
-
-    @property
-    def act_doubt(self) -> str | None:
-        """Why the calls of the last message, which have not run yet, are to be looked at; None where they are not, or there are none."""
-        is_pending = bool(self.state["messages"][-1]["tool_calls"])
-        return self.state["act_doubt"] if is_pending else None
-
-    @property
-    def has_turns_left(self) -> bool:
-        return self.draft.steps < self.task.policy.maximum_turns
-
-    @property
-    def confidence(self) -> float | None:
-        """The confidence of the executor's last step; None: unknown."""
-        return next((call["confidence"] for call in reversed(self.state["calls"]) if call["role"] == "execute"), None)
-
-    def share_spent(self) -> float:
-        """Return the share of the turns, or of the task's timeout, that is spent: the larger one."""
-        draft = self.draft
-        turns = draft.steps / self.task.policy.maximum_turns
-        if self.task.timeout is None:
-            return turns
-        supervision: float = sum(call["seconds"] for call in self.state["calls"] if call["role"] != "execute")
-        return max(turns, (draft.seconds + supervision) / self.task.timeout)
-
-    def watch_after_check(self, messages: int) -> Watch:
-        """Return the watch after a check that has seen everything. `messages`: the length of the conversation from then on."""
-        return Watch(covered=messages, half=self.share_spent() >= 0.5)
-
-    def alone(self, reason: str) -> TaskState:
-        """Return the state in which the executor goes on without a supervisor."""
-        watch = self.watch.model_copy(update={"is_over": True})
-        return {"watch": as_json(watch), "reasons": [*self.state["reasons"], f"{reason}; {self.executor} goes on alone"]}
+_TRIES = 2
+"""A reply that is no plan is asked for once more."""
 
 
 class SupervisorNodes:
@@ -425,12 +187,6 @@ def after_verify(state: TaskState) -> str:
     return after_calls(state) if state["draft"] is not None and state["messages"][-1]["tool_calls"] else "act"
 
 
-def has_answered(state: TaskState) -> bool:
-    """Return whether the conversation ends with the executor's answer, and not with a message of the task itself."""
-    last = state["messages"][-1]
-    return len(state["messages"]) > len(state["task"]["messages"]) and last["role"] == "assistant" and not last["tool_calls"]
-
-
 def after_tools(state: TaskState) -> str:
     """Check a turn that has acted if the schedule or a trigger asks for it. One that handed the task to another role ends the work."""
     return "verify" if not is_accepted(state) and Oversight(state).cause() is not None else "act"
@@ -467,3 +223,110 @@ def _after(view: Oversight, judgement: SupervisorVerdict, *, is_binding: bool = 
         return checked
     reason = f"the verdict of {view.decision.supervisor} on turn {state['acted']} was unreadable ({judgement.problem}), so the work went on"
     return {**checked, "reasons": [*state["reasons"], reason]}
+
+
+class Planning:
+    """The planning of one `pevr` task: its plan is that of an earlier task, the executor's own draft, else the supervisor's."""
+
+    def __init__(self, nodes: "TaskNodes", view: Oversight, log: CallLog, runtime: TaskRuntime, purchase: Purchase) -> None:
+        self._nodes = nodes
+        self._view = view
+        self._log = log
+        self._runtime = runtime
+        self._purchase = purchase
+        self._text = task_text(view.task)
+        self._executor = nodes.pool[view.executor]
+
+    async def plan(self) -> tuple[str, list[str]]:
+        """Return the plan, or nothing, and the reasons for it. Raises an error of `FALLBACK_ERRORS` where the supervisor fails."""
+        recalled = await self._recalled()
+        if recalled:
+            return recalled, ["the plan is that of an earlier task of the same intent"]
+        drafted, reasons = await self._drafted()
+        if drafted:
+            return drafted, reasons
+        if not self._purchase.is_made():
+            return "", [*reasons, self._purchase.refusal]
+        planned, problems = await self._asked()
+        return planned, [*reasons, *problems]
+
+    async def _asked(self) -> tuple[str, list[str]]:
+        """Return the supervisor's plan, or nothing and the reason for it."""
+        supervisor = supervisor_of(self._nodes, self._view)
+        messages = plan_request(self._text)
+        problem = None
+        for number in range(_TRIES):
+            said = ""
+            try:
+                reply = await self._ask(supervisor, messages, f"plan/{number}", role="plan")
+                said = reply.text.strip()
+                problem = self._problem(reply)
+                emit(self._runtime, SupervisorSpoke(agent=supervisor.name, text=reply.text))
+            except InvalidOutput as error:
+                problem = error.message
+            if problem is None:
+                return said, []
+            messages = (*messages, *_objection(said, problem))
+        return "", [f"{supervisor.name} gave no plan that can be used ({problem}); {self._executor.name} works without one"]
+
+    async def _drafted(self) -> tuple[str, list[str]]:
+        """Return the plan that the executor on this device has drafted; nothing where it drafts none, and where the draft is in doubt."""
+        least = self._view.policy.draft_plan_above
+        if least is None or self._executor.side is not Side.NEAR:
+            return "", []
+        name = self._executor.name
+        try:
+            reply = await self._ask(self._executor, plan_request(self._text), "plan/draft", role="plan")
+        except FALLBACK_ERRORS as error:
+            return "", [f"{name} could not draft a plan: {type(error).__name__}: {error}"]
+        from ..cache.plans import draft_objection  # it loads many patterns, which other tasks do without
+
+        plan, confidence = reply.text.strip(), reply.finished.confidence or 0.0
+        problem = self._problem(reply) or draft_objection(self._view.task.messages[-1].text, plan)
+        if problem is None and confidence < least:
+            problem = f"its confidence {confidence:.4g} is below {least:g}"
+        if problem is not None:
+            return "", [f"the plan that {name} drafted is not used: {problem}"]
+        return plan, [f"the plan is {name}'s own draft, which names all that the task names"]
+
+    async def _recalled(self) -> str:
+        """Return the plan of an earlier task, where the executor on this device can fit it to what this one names; else nothing."""
+        context = self._nodes.context(self._runtime)
+        found = None if context.plans is None else await context.plans.recall(self._view.task, context.tools)
+        if found is None or found.is_complete:
+            return "" if found is None else found.plan
+        if self._executor.side is not Side.NEAR:
+            return ""
+        try:
+            reply = await self._ask(self._executor, adapt_plan_request(self._text, found.plan), "adapt", role="adapt")
+        except FALLBACK_ERRORS:
+            return ""  # on record as a failed call; the plan is made again
+        return "" if self._problem(reply) else reply.text.strip()
+
+    async def _ask(self, handle: AgentHandle, messages: Sequence[Message], key: str, *, role: str) -> StepReply:
+        request = await supervision_request(self._nodes, self._view, handle, messages, key, self._runtime)
+        return await self._log.ask(handle, request, role=role)
+
+    def _problem(self, reply: StepReply) -> str | None:
+        return plan_problem(reply, longest=self._view.policy.maximum_guidance)
+
+
+def supervisor_of(nodes: "TaskNodes", view: Oversight) -> AgentHandle:
+    """Return the agent that supervises a task."""
+    assert view.decision.supervisor is not None, "the graph leads here only where there is a supervisor"
+    return nodes.pool[view.decision.supervisor]
+
+
+async def supervision_request(
+    nodes: "TaskNodes", view: Oversight, handle: AgentHandle, messages: Sequence[Message], key: str, runtime: TaskRuntime
+) -> StepRequest:
+    """Return a request for a plan or a check. It shows the executor's tools, if the agent takes tools at all, and allows none of them."""
+    agent = await handle.open()
+    tools = nodes.context(runtime).specs if agent.card.capabilities.tools else ()
+    return step_request(view.task, messages, key, tools=tools, tool_choice=ToolChoice.NONE)
+
+
+def _objection(said: str, problem: str) -> tuple[Message, ...]:
+    """Return the supervisor's unusable reply, and a request to reply again."""
+    again = Message.user(f"Your last reply could not be used: {problem}. Reply again.")
+    return (Message.assistant(said), again) if said else (again,)

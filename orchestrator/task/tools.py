@@ -20,8 +20,8 @@ from pydantic_core import PydanticCustomError, PydanticSerializationError, to_js
 from ...protocols import ApprovalRequest, ConfigError, InvalidOutput, ToolCall, ToolResult, ToolSpec
 from ...protocols.items import Source, Tier
 from ...protocols.validation import check_arguments
-from ..util.arguments import as_tuple, require, wrong_type
 from ..util.runtime import run_in_daemon_thread
+from ..util.settings import as_tuple, require, wrong_type
 from .context import context_parameter, current_context
 from .labels import OPEN, Integrity, Label, is_prose, takes_addresses
 

@@ -285,8 +285,8 @@ def open_traces(config: RunsConfig) -> TraceStore:
     """Open the traces of a `[runs]` section. Raises `StoreUnavailable`, `StoreCorrupt`, and `ConfigError` without an address."""
     if config.postgres_variable is None:
         return TraceStore(SqliteDatabase(config.folder / "traces.db", _NAMING), keep=config.keep)
+    from ...protocols.secrets import secret
     from ..storage.postgres import PostgresDatabase
-    from ..util.credentials import secret
 
     return TraceStore(PostgresDatabase(secret(config.postgres_variable), what="trace store"), keep=config.keep)
 

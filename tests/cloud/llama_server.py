@@ -15,6 +15,12 @@ import nearfar.device
 
 MODEL = Path(nearfar.device.__file__).parent / "models" / "near.gguf"
 _START_SECONDS = 90.0
+_SERVE = """
+import runpy
+from nearfar.device.llama.extra_buffers import prepare_library
+prepare_library()
+runpy.run_module("llama_cpp.server", run_name="__main__", alter_sys=True)
+"""
 
 
 @contextmanager
@@ -28,7 +34,7 @@ def llama_server(log: Path) -> Iterator[str]:
     arguments = [part for name, value in (options | flags).items() for part in (f"--{name}", str(value))]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "nearfar.device.llama.library", "llama_cpp.server", *arguments],
+            [sys.executable, "-c", _SERVE, *arguments],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "NO_PROXY": "127.0.0.1"},

@@ -32,7 +32,7 @@ REFUSED = (400, "Unsupported parameter: 'temperature'", "unsupported_parameter")
 BROKE = (429, "You exceeded your current quota", "insufficient_quota")
 WRONG_KEY = (401, "Incorrect API key provided", "invalid_api_key")
 REFUSALS = [(RETIRED, "NoSuchModel"), (REFUSED, "RequestRefused"), (BROKE, "QuotaExceeded"), (WRONG_KEY, "ProviderAuthError")]
-LOGGER = "nearfar.orchestrator.strategies.hedging"
+LOGGER = "nearfar.orchestrator.strategies.attempts"
 
 
 @asynccontextmanager

@@ -33,7 +33,7 @@ from nearfar.orchestrator.compose.policy_file import PolicyFile
 from nearfar.orchestrator.console import console_around
 from nearfar.orchestrator.console.chat import USER
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
-from nearfar.orchestrator.routing.run_records import RunRecord
+from nearfar.orchestrator.routing.outcome_records import RunRecord
 from nearfar.orchestrator.serve import serve_hybrid
 from nearfar.protocols import PowerSource, Thermal, Unavailable
 from nearfar.protocols.attach import Worker

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nearfar import ScriptedAgent, Side, StepRequest, ToolCall, tool
 from nearfar.orchestrator.console.html import LONGEST_TEXT, Mark, bars, scatter, tag, text
-from nearfar.orchestrator.console.live import Channel, Update, patch
+from nearfar.orchestrator.console.view import Channel, Update, patch
 from nearfar.protocols import StoreCorrupt
 from nearfar.protocols.fakes import Reply
 

@@ -16,7 +16,6 @@ from near_model import OPEN, QUESTION, ask
 from benchmarks.fault_figures.tabs import CASES
 from nearfar import Hybrid, tool
 from nearfar.orchestrator.compose.hub import PageModel
-from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import Agent, ScriptedAgent, Side, Unavailable, complete, stream
 from nearfar.protocols.testing import eventually
 from nearfar.protocols.testing.agent_conformance import (
@@ -26,6 +25,7 @@ from nearfar.protocols.testing.agent_conformance import (
     log_probabilities_come_with_the_text,
     run_check,
 )
+from nearfar.protocols.tls import ensure_certificate
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.device.compute import FASTEST, LOWEST_POWER, ProcessorKind, Provider, choose_provider
+from nearfar.device.hardware.processors import FASTEST, LOWEST_POWER, ProcessorKind, Provider, choose_provider
 from nearfar.protocols import ConfigError
 
 CPU = Provider(name="cpu", kind=ProcessorKind.CPU)

@@ -17,12 +17,11 @@ from near_model import QUESTION, ask, near_agent
 from nearfar.device.gguf_file import TENSOR_TYPES, read_gguf
 from nearfar.device.hardware.processors import read_cpu
 from nearfar.device.llama import extra_buffers as module
-from nearfar.device.llama.extra_buffers import extra_buffers
-from nearfar.device.llama.first_pass import FORMATS, quantize
+from nearfar.device.llama.extra_buffers import FORMATS, extra_buffers, quantize
 from nearfar.protocols import ModelError, complete
 
 _ENGINE = Path(__file__).parent / "crashing_engine"
-_SERVE = "from nearfar.device.llama.library import prepare_library as p; p(); from llama_cpp import Llama; import sys; "
+_SERVE = "from nearfar.device.llama.extra_buffers import prepare_library as p; p(); from llama_cpp import Llama; import sys; "
 _EVALUATE = _SERVE + "m = Llama(sys.argv[1], n_ctx=128, n_threads=1, verbose=False); m.eval(list(range(3, 67)))"
 
 
@@ -134,7 +133,7 @@ def test_a_full_disk_costs_a_warning_and_leaves_no_half_answer(passes: Path) -> 
 
 def test_an_answer_does_not_stand_for_what_was_not_tried(passes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked_again()
-    later = passes.with_name("first_pass.py")
+    later = passes.with_name("extra_buffers.py")
     later.write_bytes(module._PROGRAM.read_bytes() + b"# tries more\n")
     monkeypatch.setattr(module, "_PROGRAM", later)
     asked_again()

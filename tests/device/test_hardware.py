@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.device.hardware import cpu_quota
-from nearfar.device.hardware.components import Presence
-from nearfar.device.hardware.processors import cpu_of_sysctl, read_accelerators, read_cpu, usable_cores
+from nearfar.device.hardware.processors import Presence, cpu_of_sysctl, read_accelerators, read_cpu, usable_cores
 from nearfar.device.hardware.state import free_memory_bytes, heat_of_pmset, level, read_heat, read_memory, read_power
 from nearfar.protocols import PowerSource, Thermal
 

@@ -17,7 +17,7 @@ from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 
 from nearfar import LlamaAgent
 from nearfar.device.gguf import read_header
-from nearfar.device.llama.library import prepare_library
+from nearfar.device.llama.extra_buffers import prepare_library
 from nearfar.protocols import (
     Agent,
     ContextOverflow,

@@ -18,7 +18,7 @@ import fake_gpu_worker
 import llama_cpp
 
 from nearfar import LlamaAgent
-from nearfar.device.compute import ProcessorKind
+from nearfar.device.hardware.processors import ProcessorKind
 from nearfar.device.llama import LlamaOptions
 from nearfar.device.llama.devices import (
     ALL_LAYERS,

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from near_model import NEAR, ask, long_prompt, near_agent
 
-from nearfar.device.energy import EnergyInterval, Meter
-from nearfar.device.worker.measuring import Measures, Measuring
+from nearfar.device.energy import EnergyInterval, Measures, Measuring, Meter
 from nearfar.protocols import EnergySource, complete
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,8 @@ from fake_system import supply, write_system
 from llama_engine import needs_llama
 from pydantic import BaseModel
 
-from nearfar.device.compute import ProcessorKind
-from nearfar.device.hardware.components import Component, Hardware, Presence
-from nearfar.device.hardware.probe import ENGINES, NVML, ProviderDevice, execution_providers, look_at_drivers, probe_hardware
+from nearfar.device.hardware.probe import ENGINES, NVML, Hardware, ProviderDevice, execution_providers, look_at_drivers, probe_hardware
+from nearfar.device.hardware.processors import Component, Presence, ProcessorKind
 
 pytestmark = pytest.mark.anyio
 

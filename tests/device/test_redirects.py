@@ -18,8 +18,8 @@ from tiny_gguf import TinyModel, write_tiny_gguf
 from nearfar.device.store import ModelStore, download
 from nearfar.device.store.download import PublicTransport, is_public
 from nearfar.device.store.hub import HubOptions
-from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import ConfigError, Unavailable
+from nearfar.protocols.tls import ensure_certificate
 
 REFERENCE = f"hf:{REPOSITORY}:Q8_0"
 PUBLIC = "cdn.example"

@@ -34,10 +34,10 @@ from nearfar.protocols import (
 )
 from nearfar.protocols.access import Access, Context
 from nearfar.protocols.address import fingerprint_of
-from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.hub import SERVICE, Heartbeat, Hub, serve_hub
 from nearfar.protocols.server import listening
 from nearfar.protocols.testing import ChaosProxy, chaos_proxy, eventually
+from nearfar.protocols.tls import ClientTls, ServerTls
 from nearfar.protocols.v1 import hub_pb2
 from nearfar.protocols.wire import request_to_proto
 

@@ -30,9 +30,9 @@ from nearfar.protocols import (
     stream,
 )
 from nearfar.protocols.address import Pairing
-from nearfar.protocols.channel import ClientTls
 from nearfar.protocols.errors import MAPPINGS, travelling_class
 from nearfar.protocols.hub import AttachedAgent, Hub, WorkerTerms, serve_hub
+from nearfar.protocols.tls import ClientTls
 from nearfar.protocols.v1 import hub_pb2
 
 JsonObject = dict[str, Any]

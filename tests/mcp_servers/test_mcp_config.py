@@ -8,8 +8,8 @@ import pytest
 
 from nearfar import ConfigError, Effect, Hybrid, InvalidRequest, McpServer, PinnedTool, ScriptedAgent, Source, Tier, load_config
 from nearfar.orchestrator.mcp import pins_file, read_pins, write_pins
-from nearfar.orchestrator.mcp.process import child_environment
 from nearfar.orchestrator.mcp.tools import McpServers, arguments_schema, tool_name
+from nearfar.orchestrator.mcp.transports import child_environment
 from nearfar.orchestrator.task.labels import Integrity
 
 READ = PinnedTool(name="read", description="Read a file.", parameters={"type": "object", "properties": {"path": {"type": "string"}}})

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from nearfar.orchestrator.lab.study import run_key
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld
-from nearfar.orchestrator.routing.run_records import Outcome, RunRecord
+from nearfar.orchestrator.routing.outcome_records import Outcome, RunRecord
 from nearfar.orchestrator.task.decisions import Arm
 from nearfar.orchestrator.task.modes import Strategy, TaskProfile
 from nearfar.orchestrator.task.policy import Policy

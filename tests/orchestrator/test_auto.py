@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nearfar import Hybrid, Strategy, load_config, tool
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.routing.run_records import Outcome, RunRecord
+from nearfar.orchestrator.routing.outcome_records import Outcome, RunRecord
 from nearfar.orchestrator.routing.traces import read_outcomes
 from nearfar.orchestrator.task.policy import AutoConfig, Policy
 from nearfar.orchestrator.task.tools import Tool

@@ -15,12 +15,11 @@ import segno
 
 from nearfar.orchestrator.cli import app, running
 from nearfar.orchestrator.cli.worker import qr_code
-from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import ConfigError
 from nearfar.protocols.address import Pairing, fingerprint_of, parse_pairing
-from nearfar.protocols.channel import ServerTls
 from nearfar.protocols.hub import Hub, serve_hub
 from nearfar.protocols.security import Scope, token_digest
+from nearfar.protocols.tls import ServerTls, ensure_certificate
 from nearfar.protocols.token_file import read_tokens
 
 ADDRESS = "192.168.1.20:7445"

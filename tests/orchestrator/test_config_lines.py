@@ -3,7 +3,7 @@
 import pytest
 
 from nearfar.orchestrator.compose.config import parse_config
-from nearfar.orchestrator.compose.config_lines import line_of
+from nearfar.orchestrator.util.settings import line_of
 from nearfar.protocols import ConfigError
 
 TEXT = '''

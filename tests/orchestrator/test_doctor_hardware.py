@@ -1,19 +1,8 @@
 """What `nearfar doctor` prints about machines other than this one."""
 
-from nearfar.device.compute import ProcessorKind
-from nearfar.device.hardware.components import (
-    Accelerator,
-    Battery,
-    Cpu,
-    EngineProvider,
-    Hardware,
-    Heat,
-    InferenceEngine,
-    Memory,
-    Power,
-    Presence,
-    Sensor,
-)
+from nearfar.device.hardware.probe import EngineProvider, Hardware, InferenceEngine
+from nearfar.device.hardware.processors import Accelerator, Cpu, Presence, ProcessorKind
+from nearfar.device.hardware.state import Battery, Heat, Memory, Power, Sensor
 from nearfar.orchestrator.cli.doctor import MachineLine, hardware_lines
 from nearfar.protocols import PowerSource, Thermal
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from measured_runs import APPS_TOOLS, PUBLIC, SEARCH_TOOLS, outcome, outcomes, runs
 
 from nearfar.orchestrator.routing.auto import Chooser, applied, unmeasured_dollars
+from nearfar.orchestrator.routing.outcome_records import outcomes_of
 from nearfar.orchestrator.routing.outcomes import Belief, mix_beliefs
-from nearfar.orchestrator.routing.run_records import outcomes_of
 from nearfar.orchestrator.task.decisions import Arm, SelectionDecision
 from nearfar.orchestrator.task.modes import Mode, Strategy, TaskProfile
 from nearfar.orchestrator.task.policy import AutoConfig, Policy

@@ -10,8 +10,8 @@ from measured_runs import PUBLIC, outcome
 
 from nearfar import Hybrid, Strategy, tool
 from nearfar.orchestrator.routing.auto import Chooser
+from nearfar.orchestrator.routing.outcome_records import Outcome
 from nearfar.orchestrator.routing.outcomes import Tallies
-from nearfar.orchestrator.routing.run_records import Outcome
 from nearfar.orchestrator.routing.traces import read_outcomes
 from nearfar.orchestrator.task.modes import Mode, TaskProfile
 from nearfar.orchestrator.task.policy import AutoConfig, Policy

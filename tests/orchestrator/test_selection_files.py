@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from measured_runs import outcome, run
 
-from nearfar.orchestrator.routing.run_records import Outcome, outcomes_of
+from nearfar.orchestrator.routing.outcome_records import Outcome, outcomes_of
 from nearfar.orchestrator.routing.traces import append_outcome, read_outcomes
 from nearfar.orchestrator.task.modes import Shape, Strategy, TaskProfile
 from nearfar.protocols import ConfigError

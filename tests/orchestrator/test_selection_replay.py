@@ -4,7 +4,7 @@ import pytest
 from measured_runs import DOLLARS, run, runs
 
 from nearfar.orchestrator.lab.study.headline import replay
-from nearfar.orchestrator.routing.run_records import RunRecord
+from nearfar.orchestrator.routing.outcome_records import RunRecord
 from nearfar.orchestrator.task.policy import AutoConfig
 from nearfar.protocols import ConfigError
 

@@ -10,7 +10,7 @@ from supervised_pair import TASK, Pair, supervised, working
 
 from nearfar import tool
 from nearfar.orchestrator.compose.config import parse_config
-from nearfar.orchestrator.strategies.supervised import Evidence, canonical, cause_of_check
+from nearfar.orchestrator.strategies.oversight import Evidence, canonical, cause_of_check
 from nearfar.orchestrator.task.policy import SupervisionConfig, Trigger
 from nearfar.protocols import ConfigError, Finished, FinishReason, Message, ToolCall, ToolResult, Unavailable, Usage
 from nearfar.protocols.fakes import Reply

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nearfar import Attempt, ConfigError, Hybrid, InvalidRequest, Message, Result, ScriptedAgent, Side, StepRequest, ToolCall, tool
-from nearfar.orchestrator.routing.draft_outcomes import Faults, ReportedFault
+from nearfar.orchestrator.routing.outcome_records import Faults, ReportedFault
 from nearfar.orchestrator.routing.traces import read_traces
 from nearfar.orchestrator.routing.training import draft_examples_of
 from nearfar.orchestrator.strategies.prompts import JUDGE, PLAN, PRIOR

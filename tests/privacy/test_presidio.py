@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.safety.detection import Detectors
-from nearfar.orchestrator.safety.detection.presidio import NetworkRefused, PresidioDetector, without_network
+from nearfar.orchestrator.safety.detection import Detectors, NetworkRefused, PresidioDetector, without_network
 from nearfar.orchestrator.safety.detection.standard import standard_detectors
 from nearfar.protocols import ConfigError
 

@@ -14,10 +14,10 @@ from certificates import DAY, HOSTS, Authority, CertificateAndKey
 
 from nearfar.protocols import ConfigError, NearfarError, ScriptedAgent, Unauthenticated, Unavailable
 from nearfar.protocols.attach import Worker
-from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.hub import Hub, serve_hub
 from nearfar.protocols.server import serve
+from nearfar.protocols.tls import ClientTls, ServerTls
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ async def test_a_server_that_closes_during_the_handshake_is_no_matter_of_certifi
 
 @pytest.mark.anyio
 async def test_a_server_that_hangs_in_the_handshake_is_not_waited_for(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.protocols.diagnosis._SECONDS", 0.2)
+    monkeypatch.setattr("nearfar.protocols.channel._SECONDS", 0.2)
     calls = count()
 
     async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -207,7 +207,7 @@ async def web_server(answer: Callable[[asyncio.StreamReader, asyncio.StreamWrite
 
 @pytest.mark.anyio
 async def test_a_worker_without_a_certificate_gives_up_and_says_why(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.protocols.diagnosis._BACK_AFTER", 0.0)
+    monkeypatch.setattr("nearfar.protocols.channel._BACK_AFTER", 0.0)
     monkeypatch.setattr("nearfar.protocols.attach._FIRST_DELAY", 0.0)
     tls = server_tls(authority.issue(*HOSTS), authority.certificate)
     async with serve_hub(Hub({"phone": "token"}), "127.0.0.1:0", tls=tls) as address:

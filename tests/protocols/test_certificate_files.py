@@ -17,10 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.protocols import ConfigError, ScriptedAgent, Unauthenticated, Unavailable
-from nearfar.protocols.certificates import Validity, first_certificate, read_pair, read_roots, validity_of
-from nearfar.protocols.channel import ClientTls, RenewedCertificate, ServerTls, expiry
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import Server, serve
+from nearfar.protocols.tls import (
+    ClientTls,
+    RenewedCertificate,
+    ServerTls,
+    Validity,
+    expiry,
+    first_certificate,
+    read_pair,
+    read_roots,
+    validity_of,
+)
 
 _KEY = ec.generate_private_key(ec.SECP256R1())
 _NAME = x509.Name([])

@@ -37,13 +37,13 @@ from nearfar.protocols import (
 )
 from nearfar.protocols.address import fingerprint_of
 from nearfar.protocols.attach import Worker
-from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.hub import Heartbeat, Hub, WorkerTerms, serve_hub
 from nearfar.protocols.limits import MAX_MESSAGE_BYTES
 from nearfar.protocols.server import serve
 from nearfar.protocols.testing import chaos_proxy, eventually
+from nearfar.protocols.tls import ClientTls, ServerTls
 
 pytestmark = pytest.mark.anyio
 

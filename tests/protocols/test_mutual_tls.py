@@ -9,7 +9,6 @@ import anyio
 import pytest
 from certificates import HOSTS, Authority, CertificateAndKey
 
-from nearfar.orchestrator.util.credentials import ensure_certificate
 from nearfar.protocols import (
     Agent,
     ConfigError,
@@ -22,7 +21,6 @@ from nearfar.protocols import (
     complete,
     stream,
 )
-from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.security import (
     ANY_CERTIFICATE,
@@ -36,6 +34,7 @@ from nearfar.protocols.security import (
     token_records,
 )
 from nearfar.protocols.server import Server, serve
+from nearfar.protocols.tls import ClientTls, ServerTls, ensure_certificate
 
 REQUEST = StepRequest(messages=(Message.user("Who am I?"),))
 TOKENS = {"phone": "token-of-the-phone", "laptop": "token-of-the-laptop"}

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from nearfar.protocols import ConfigError, ScriptedAgent, Unauthenticated, Unavailable
 from nearfar.protocols.address import Pairing, fingerprint_of, parse_address, parse_fingerprint, parse_pairing, read_pairing
-from nearfar.protocols.channel import ClientTls, ServerTls, pinned_tls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import Server, serve
+from nearfar.protocols.tls import ClientTls, ServerTls, pinned_tls
 
 TOKEN = "5f" * 32
 FINGERPRINT = "sha256:" + "0a" * 32

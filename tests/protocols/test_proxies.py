@@ -13,11 +13,11 @@ from certificates import HOSTS, Authority
 
 from benchmarks.fault_figures.proxies import KINDS, Pem, proxied
 from nearfar.protocols import Agent, RateLimited, ScriptedAgent, Unauthenticated, Unavailable, complete, stream
-from nearfar.protocols.channel import ClientTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.hub import Hub, serve_hub
 from nearfar.protocols.server import Server, serve
 from nearfar.protocols.testing import eventually
+from nearfar.protocols.tls import ClientTls
 
 pytestmark = pytest.mark.anyio
 

@@ -34,8 +34,8 @@ from nearfar.protocols import (
     Unavailable,
     Unsupported,
     Usage,
+    client,
     complete,
-    remote_step,
     stream,
 )
 from nearfar.protocols.client import RemoteAgent
@@ -422,7 +422,7 @@ async def test_finished_override_travels_unchanged() -> None:
 
 
 async def test_server_that_never_stops_talking_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_step, "STEP_BYTES", 10_000)
+    monkeypatch.setattr(client, "STEP_BYTES", 10_000)
     with anyio.fail_after(30):
         async with serve(ScriptedAgent([["x" * 1000] * 1000])) as server:
             remote = await RemoteAgent.connect(server.address)

@@ -17,8 +17,8 @@ from nearfar.protocols import (
     StepRequest,
     TextDelta,
     Unavailable,
+    client,
     complete,
-    remote_step,
     stream,
 )
 from nearfar.protocols.client import RemoteAgent
@@ -365,7 +365,7 @@ async def test_a_step_is_looked_for_again_where_the_next_connection_breaks_too()
 
 
 async def test_whoever_leaves_a_step_does_not_wait_for_a_server_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_step, "_CANCEL_LIMIT", 3600.0)
+    monkeypatch.setattr(client, "_CANCEL_LIMIT", 3600.0)
     agent = ScriptedAgent(lambda _: ["first", anyio.Event()])
     with anyio.fail_after(60):
         async with serve(agent, retention=Retention(resume_grace=600)) as server, chaos_proxy(server.address) as proxy:

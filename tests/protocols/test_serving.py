@@ -23,10 +23,10 @@ from nearfar.protocols import (
     complete,
 )
 from nearfar.protocols.address import parse_address
-from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import serve
 from nearfar.protocols.testing import eventually
+from nearfar.protocols.tls import ClientTls, ServerTls
 
 REQUEST = StepRequest(messages=(Message.user("hi"),))
 TOKENS = {"ann": "secret"}

@@ -13,7 +13,7 @@ from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.orchestrator.compose import GatewayConfig
 from nearfar.orchestrator.routing.costs import StepTaken
-from nearfar.orchestrator.strategies.hedging import Race
+from nearfar.orchestrator.strategies.attempts import Race
 from nearfar.orchestrator.task.events import AgentText, AttemptStarted, TaskEvent, TaskFinished
 from nearfar.protocols import ContextOverflow, Message, NearfarError, Prices, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply

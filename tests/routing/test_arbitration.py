@@ -8,7 +8,7 @@ import pytest
 from situations import priced
 
 from nearfar import Hybrid, Policy, Result, TaskFinished, tool
-from nearfar.orchestrator.routing.draft_outcomes import drafts_of, escalated_to
+from nearfar.orchestrator.routing.outcome_records import drafts_of, escalated_to
 from nearfar.orchestrator.routing.traces import LoggedScore, LoggedTask, read_outcomes, read_traces
 from nearfar.protocols import ScriptedAgent, Side, ToolCall
 from nearfar.protocols.fakes import Reply

@@ -349,7 +349,7 @@ def test_a_threshold_makes_looks_and_escalations_rarer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("floor", [0.0, 1.0])
 def test_a_quality_that_cannot_be_held_is_refused(floor: float) -> None:
-    from nearfar.orchestrator.routing.quality_floor import QualityController
+    from nearfar.orchestrator.routing.steering import QualityController
 
     with pytest.raises(ConfigError):
         QualityController(floor)

@@ -11,8 +11,8 @@ from nearfar.orchestrator.agents import AgentHandle
 from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.auto import Chooser
 from nearfar.orchestrator.routing.habits import AgreementRates
+from nearfar.orchestrator.routing.outcome_records import Outcome
 from nearfar.orchestrator.routing.outcomes import OutcomeStore
-from nearfar.orchestrator.routing.run_records import Outcome
 from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.decisions import Arm
 from nearfar.orchestrator.task.modes import TaskProfile

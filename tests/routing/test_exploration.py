@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nearfar.orchestrator.routing.exploration import BetaWorth, Explorer, Prospect, chance_of_best, chance_of_greatest
 from nearfar.orchestrator.routing.outcomes import draw_score
-from nearfar.orchestrator.routing.propensity import BetaWorth, chance_of_best, chance_of_greatest
-from nearfar.orchestrator.routing.steering import Explorer, Prospect
 from nearfar.protocols import ConfigError
 
 UNSURE = (Prospect("near", utility=0.6, deviation=0.2), Prospect("far", utility=0.5, deviation=0.2))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from nearfar import Hybrid, Policy, ScriptedAgent, Side
+from nearfar.orchestrator.routing.outcome_records import Outcome
 from nearfar.orchestrator.routing.outcomes import OutcomeStore
-from nearfar.orchestrator.routing.run_records import Outcome
 from nearfar.orchestrator.routing.success import length_gain, prior_probability
 from nearfar.orchestrator.routing.traces import ScoredAnswer, append_outcome, read_outcomes, read_traces
 from nearfar.protocols import ConfigError

@@ -16,7 +16,7 @@ from http_face import ASK, CHAT, HEADERS, TOKEN, events, openai_client, raw_clie
 
 from nearfar import Hybrid, ScriptedAgent, Side, StepLost
 from nearfar.orchestrator import serve as server_module
-from nearfar.orchestrator.serve import HttpServer, sse
+from nearfar.orchestrator.serve import HttpServer, endpoint
 
 pytestmark = pytest.mark.anyio
 
@@ -146,7 +146,7 @@ async def test_a_client_that_stops_in_the_middle_of_a_body_is_cut_off(monkeypatc
 
 
 async def test_a_quiet_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(endpoint, "QUIET_SECONDS", 0.01)
     gate = anyio.Event()
     near = ScriptedAgent([[gate, "One."]], name="near")
     async with (
@@ -165,7 +165,7 @@ async def test_a_quiet_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_quiet_stream_of_a_message_is_kept_alive_by_pings_that_its_client_skips(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(endpoint, "QUIET_SECONDS", 0.01)
     gates = anyio.Event(), anyio.Event()
     near = ScriptedAgent([[gate, "One."] for gate in gates], name="near")
     async with Hybrid(near=near) as hybrid, served(hybrid) as server, raw_client(server) as client:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from nearfar.orchestrator.lab.study import run_key
-from nearfar.orchestrator.routing.run_records import RunRecord
+from nearfar.orchestrator.routing.outcome_records import RunRecord
 from nearfar.protocols import Usage
 
 KNOBS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -8,7 +8,7 @@ from study_records import record
 
 from nearfar.orchestrator.lab.study.findings import Lesson, findings
 from nearfar.orchestrator.lab.study.outcomes import Outcomes
-from nearfar.orchestrator.routing.run_records import RunRecord
+from nearfar.orchestrator.routing.outcome_records import RunRecord
 
 pytest.importorskip("numpy")
 

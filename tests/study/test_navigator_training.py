@@ -10,7 +10,7 @@ from study_records import record
 from nearfar import ConfigError
 from nearfar.orchestrator.lab.training.navigation import train_navigator
 from nearfar.orchestrator.routing.navigator import MOST_WEIGHTS, Navigator, navigated
-from nearfar.orchestrator.routing.run_records import RunRecord
+from nearfar.orchestrator.routing.outcome_records import RunRecord
 from nearfar.orchestrator.task.events import Move, Navigated
 
 _STEPS = 3

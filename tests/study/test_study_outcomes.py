@@ -8,7 +8,7 @@ from study_records import record
 from nearfar.orchestrator.lab.statistics import IntervalEstimate
 from nearfar.orchestrator.lab.study.headline import auto_headline, headline
 from nearfar.orchestrator.lab.study.outcomes import Outcomes, plan_only
-from nearfar.orchestrator.routing.run_records import Check, RunRecord
+from nearfar.orchestrator.routing.outcome_records import Check, RunRecord
 
 pytest.importorskip("numpy")
 

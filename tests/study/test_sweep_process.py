@@ -20,7 +20,7 @@ from nearfar.orchestrator.lab.study.pools import LocalPool
 from nearfar.orchestrator.lab.study.sweep import read_records
 from nearfar.orchestrator.lab.study.workbench import Item
 from nearfar.orchestrator.routing.navigator import Navigator
-from nearfar.orchestrator.routing.run_records import RunRecord
+from nearfar.orchestrator.routing.outcome_records import RunRecord
 from nearfar.orchestrator.task.events import Move
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import WorkerCrashed

@@ -15,7 +15,7 @@ from study_records import KNOBS, record
 from nearfar.orchestrator.lab.figures import blank, place_names
 from nearfar.orchestrator.lab.report import write_sweep_report
 from nearfar.orchestrator.lab.statistics import IntervalEstimate
-from nearfar.orchestrator.routing.run_records import Check, RunRecord
+from nearfar.orchestrator.routing.outcome_records import Check, RunRecord
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.timeout(400)

@@ -14,7 +14,7 @@ from nearfar.orchestrator.lab.study import Study, StudyFile, make_study
 from nearfar.orchestrator.lab.study.pools import answer_of, as_error
 from nearfar.orchestrator.lab.study.sweep import Budget, RecordLog, Sweep, read_records
 from nearfar.orchestrator.lab.study.workbench import Item, Workbench
-from nearfar.orchestrator.routing.run_records import RunRecord
+from nearfar.orchestrator.routing.outcome_records import RunRecord
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.protocols import ConfigError, Unavailable, WorkerCrashed
 

@@ -14,7 +14,7 @@ require_llama()
 import jinja2
 from llama_cpp import Llama
 
-from nearfar.device.llama.library import prepare_library
+from nearfar.device.llama.extra_buffers import prepare_library
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld
 from train.enlarge import enlarge
 

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionDenied, Prices, Sensitivity, Side, Unsupported
 from ...routing import Router
@@ -15,8 +17,9 @@ from ...routing.costs import RunningEstimates, TaskKind, TaskTaken
 from ...routing.drafts import DraftChoice, first_day_escalation, unlearned_chances
 from ...routing.escalation import Action, Escalation
 from ...routing.looks import PROMPT, Cost, Signal, prompt_surface
+from ...routing.success import length_gain
 from ...routing.traces import AgentOutcome, Trace, agents_of
-from ...routing.training import Examples, draft_examples_of, examples_of, folds_of
+from ...routing.training import DraftExamples, Examples, draft_examples_of, examples_of, folds_of, out_of_fold_gains
 from ...task import Task, as_messages, tokens_by_length
 from ...task.decisions import RouteDecision
 from ...task.modes import Mode, Strategy
@@ -25,12 +28,18 @@ from ...task.routing_policy import BUDGETS
 from ...util.embedding import MiniLmEmbedder
 from ..training import train_head, write_head
 
+if TYPE_CHECKING:
+    from ..statistics import Floats
+
+
 LEAST_TASKS: Final = 20
 """Tasks below which a replay says nothing."""
 REFUSALS: Final = (PermissionDenied, BudgetExceeded, Unsupported)
 """With which the router turns a single task away; any other error speaks of the policy as a whole."""
 Progress = Callable[[str], None]
 """Is told in a sentence what is being done."""
+_TIE: Final = 1e-3
+"""Weight of the gain by length among drafts of which the same opinions disagree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,3 +333,86 @@ class DraftReplay:
     @staticmethod
     def _is_unusable(draft: AgentOutcome) -> bool:
         return draft.is_valid is False or (draft.answer is not None and not draft.answer.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeRoles:
+    """The agents of a cascade, in the order in which they were named: the first near one drafts, the others give opinions."""
+
+    draft: str
+    far: str
+    opinions: tuple[str, ...]
+
+    @classmethod
+    def of(cls, sides: Mapping[str, Side]) -> Self:
+        """Take the roles from the sides of the agents, at least one of each side."""
+        near, far = ([agent for agent, side in sides.items() if side is wanted] for wanted in (Side.NEAR, Side.FAR))
+        return cls(near[0], far[0], tuple(near[1:]))
+
+
+def has_drafts(traces: Sequence[Trace], roles: CascadeRoles) -> bool:
+    """Return whether any trace holds the answer of the drafting agent."""
+    return any(roles.draft in trace.outcomes and trace.outcomes[roles.draft].answer is not None for trace in traces)
+
+
+@dataclass(frozen=True)
+class RecordedCascade:
+    """Traces in which both the draft and the far agent have a score."""
+
+    traces: tuple[Trace, ...]
+    roles: CascadeRoles
+    incomplete: int
+    """Traces that lack one of the two scores."""
+
+    @classmethod
+    def of(cls, traces: Sequence[Trace], sides: Mapping[str, Side]) -> Self:
+        """Keep the traces that can be judged."""
+        roles = CascadeRoles.of(sides)
+        known = tuple(trace for trace in traces if all(_score(trace, agent) is not None for agent in (roles.draft, roles.far)))
+        return cls(known, roles, len(traces) - len(known))
+
+    @cached_property
+    def examples(self) -> DraftExamples:
+        """The drafts with all findings, in the order of the traces."""
+        opinions = {agent: mean_cost(self.traces, agent) for agent in self.roles.opinions}
+        return draft_examples_of(self.traces, draft=self.roles.draft, far=self.roles.far, opinions=opinions)
+
+    def gains(self, escalation: Escalation | None, *, seed: int = 0) -> "Floats":
+        """Return P(far right) - P(draft right) of each task after all looks. None: by regressions that have not seen it.
+
+        Raises `ConfigError` for too few tasks or outcomes that are all the same, and an escalation for other agents or looks.
+        """
+        import numpy
+
+        if escalation is None:
+            return out_of_fold_gains(self.examples, seed=seed)
+        looks = [*(look.name for look in escalation.card.looks if look.is_free), *(look.name for look in self.examples.looks)]
+        escalation.require(draft=self.roles.draft, far=self.roles.far, looks=looks)
+        known = [{look: each.get(look, Signal()) for look in escalation.looks} for each in self.examples.findings]
+        chances = [escalation.probabilities(findings) for findings in known]
+        return numpy.array([far - draft for draft, far in chances])
+
+    def disagreement(self) -> "Floats | None":
+        """Return how many opinions disagree with each draft, ties by prompt length: the rule that needs no label. None without opinions."""
+        import numpy
+
+        if not self.roles.opinions:
+            return None
+        agree = [[found[agent].measures.get("agrees", 0.0) for agent in self.roles.opinions] for found in self.examples.findings]
+        lengths = numpy.array([length_gain(trace.prompt) for trace in self.traces])
+        found: Floats = 1 - numpy.mean(agree, axis=1) + _TIE * lengths
+        return found
+
+
+def mean_cost(traces: Sequence[Trace], agent: str) -> Cost:
+    """Return the mean recorded cost of asking an agent; 0 for a measure that was never recorded."""
+    outcomes = [trace.outcomes[agent] for trace in traces if agent in trace.outcomes]
+
+    def mean(name: str) -> float:
+        return fmean(known) if (known := [value for outcome in outcomes if (value := getattr(outcome, name)) is not None]) else 0.0
+
+    return Cost(dollars=mean("dollars"), seconds=mean("seconds"), joules=mean("joules"))
+
+
+def _score(trace: Trace, agent: str) -> float | None:
+    return trace.outcomes[agent].score if agent in trace.outcomes else None

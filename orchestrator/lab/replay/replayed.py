@@ -10,7 +10,9 @@ from ....protocols import ConfigError, Side
 from ....protocols.steps import Value
 from ...routing import Router
 from ...routing.budget import TOLERANCE
-from ...routing.traces import Trace
+from ...routing.escalation import Escalation, price
+from ...routing.traces import AgentOutcome, Trace
+from ...routing.training import FOLDS, folds_of
 from ...task.decisions import RouteDecision
 from ...task.modes import Strategy
 from ...task.policy import Policy
@@ -18,14 +20,17 @@ from ...util.embedding import MiniLmEmbedder
 from . import (
     NO_BUDGET,
     REFUSALS,
+    CascadeRoles,
     DraftReplay,
     HeldOutPart,
     Progress,
     RecordedAgent,
+    RecordedCascade,
     Recording,
     hold_out,
     learn_costs,
     leave_to_router,
+    mean_cost,
     task_of,
     with_router,
 )
@@ -357,3 +362,40 @@ class _Stream:
 def _running(went_far: Sequence[bool], window: int) -> tuple[float, ...]:
     sums = list(accumulate(went_far, initial=0))
     return tuple((end - start) / window for start, end in zip(sums, sums[window:], strict=False))
+
+
+def replay_cascade(cascade: RecordedCascade, policy: Policy, escalation: Escalation | None, *, seed: int = 0) -> Replayed:
+    """Return the tasks of a cascade as the router's replay has them: the advantage is what escalating is worth over accepting the draft,
+    and each outcome carries the dollars of the draft and of the opinions. All looks are taken. Raises what `RecordedCascade.gains` raises.
+    """
+    objective, roles = policy.objective, cascade.roles
+    far_price = price(mean_cost(cascade.traces, roles.far), objective)
+    advantages = (objective.quality * cascade.gains(escalation, seed=seed) - far_price).tolist()
+    parts = folds_of([trace.prompt for trace in cascade.traces], FOLDS, seed).tolist()
+    tasks = tuple(
+        RoutedTask(
+            _billed(trace, roles),
+            part,
+            near=roles.draft,
+            far=roles.far,
+            advantage=advantage,
+            chosen=roles.far if advantage > policy.router.threshold else roles.draft,
+        )
+        for trace, part, advantage in zip(cascade.traces, parts, advantages, strict=True)
+    )
+    return Replayed(tasks, {roles.draft: Side.NEAR, roles.far: Side.FAR}, FOLDS, policy, cascade.incomplete, {})
+
+
+def _billed(trace: Trace, roles: CascadeRoles) -> Trace:
+    """Return the trace with what a cascade takes: the draft and the opinions are paid for either way."""
+    looks = sum(_dollars(trace, agent) for agent in (roles.draft, *roles.opinions))
+    far = trace.outcomes[roles.far]
+    outcomes: dict[str, AgentOutcome] = {
+        roles.draft: trace.outcomes[roles.draft].model_copy(update={"dollars": looks}),
+        roles.far: far.model_copy(update={"dollars": None if far.dollars is None else far.dollars + looks}),
+    }
+    return trace.model_copy(update={"outcomes": outcomes})
+
+
+def _dollars(trace: Trace, agent: str) -> float:
+    return trace.outcomes[agent].dollars or 0.0 if agent in trace.outcomes else 0.0

@@ -23,8 +23,7 @@ from ...task.routing_policy import BUDGETS
 from ...util.embedding import MiniLmEmbedder
 from ..statistics import CurveFigures, IntervalEstimate, Point, curve_figures, doubts, estimated_means, quantiles
 from ..training import train_head, write_head
-from . import Progress, with_router
-from .cascade import RecordedCascade
+from . import Progress, RecordedCascade, with_router
 from .replayed import Online, Replayed, replay
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from ....protocols import ConfigError, Sensitivity
 from ....protocols.steps import Value
 from ...routing.auto import Chooser
-from ...routing.run_records import Outcome, RunRecord, outcomes_of
+from ...routing.outcome_records import Outcome, RunRecord, outcomes_of
 from ...task.modes import Strategy, TaskProfile
 from ...task.policy import AutoConfig, Policy
 from ..statistics import IntervalEstimate, difference

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Final
 
 from ....protocols.steps import Value
-from ...routing.run_records import RunRecord
+from ...routing.outcome_records import RunRecord
 from ...task.modes import Strategy
 from ...task.policy import SupervisionConfig
 from ..statistics import IntervalEstimate, Unit, difference, mean, ratio

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ....protocols import ConfigError, NearfarError, WorkerCrashed
 from ....protocols.lazy import file_locks
-from ...routing.run_records import RunRecord
+from ...routing.outcome_records import RunRecord
 from ..worlds import WorldTask
 from ..worlds.loading import draw_tasks, open_world
 from . import Study

@@ -20,7 +20,7 @@ from ....protocols import Agent, AgentCard, ConfigError, NearfarError, Prices, S
 from ....protocols.steps import Value
 from ...compose import far_handle, near_handle, reference_price
 from ...hybrid import Hybrid
-from ...routing.run_records import Check, RunRecord
+from ...routing.outcome_records import Check, RunRecord
 from ...task.events import CallEnded, Navigated, TaskEvent, TaskFinished
 from ...task.policy import Verdict
 from ...task.results import Call

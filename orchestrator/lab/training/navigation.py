@@ -12,7 +12,7 @@ import numpy
 
 from ....protocols import ConfigError
 from ...routing.navigator import FARTHEST, LEAST_SCALE, NavigatorCard, allowed_moves
-from ...routing.run_records import RunRecord
+from ...routing.outcome_records import RunRecord
 from ...task.events import EVIDENCE, Move
 
 if TYPE_CHECKING:

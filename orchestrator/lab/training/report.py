@@ -19,7 +19,8 @@ from ...routing.training import Examples, examples_of, folds_of
 from ...task.modes import Strategy
 from ...task.policy import Policy
 from ...util.embedding import MiniLmEmbedder
-from ..replay.cascade import RecordedCascade
+from ..replay import RecordedCascade
+from ..replay.replayed import replay_cascade
 from ..replay.simulation import Served, front
 from ..statistics import CurveFigures, IntervalEstimate, curve_figures, doubts, estimated_means
 from . import HeadParts, fit_head, train_head, write_head
@@ -310,7 +311,7 @@ def evidence_report(recorded: RecordedCascade, escalation: Escalation | None, *,
     Raises `ConfigError` for too few drafts, and outcomes that are all the same.
     """
     examples, roles = recorded.examples, recorded.roles
-    replayed = recorded.replayed(Policy(strategy=Strategy.CASCADE), escalation, seed=seed)
+    replayed = replay_cascade(recorded, Policy(strategy=Strategy.CASCADE), escalation, seed=seed)
     near, far = examples.draft_scores, examples.far_scores
     (gap,) = estimated_means([far - near], seed=seed)
     evidence = _figures(replayed.advantages, near, far, seed)

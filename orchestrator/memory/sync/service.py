@@ -11,10 +11,10 @@ from google.protobuf.message import Message
 
 from ....protocols import InvalidRequest, PermissionDenied, PrivacyViolation
 from ....protocols.access import Access, Clock, Context
-from ....protocols.channel import ServerTls
 from ....protocols.items import Tier
 from ....protocols.security import IDENTITY, Tokens
 from ....protocols.server import listening
+from ....protocols.tls import ServerTls
 from ....protocols.v1 import memory_pb2 as pb
 from ...util.runtime import in_thread
 from .. import validation

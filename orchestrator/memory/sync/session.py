@@ -14,11 +14,11 @@ import grpc
 
 from ....protocols import NearfarError, Unavailable
 from ....protocols.address import parse_address
-from ....protocols.channel import ClientTls, open_channel
-from ....protocols.diagnosis import explained
+from ....protocols.channel import explained, open_channel
 from ....protocols.items import Namespace
 from ....protocols.security import bearer_metadata
 from ....protocols.status import from_rpc_error
+from ....protocols.tls import ClientTls
 from ....protocols.v1 import memory_pb2 as pb
 from ....protocols.v1.memory_pb2_grpc import MemoryServiceStub
 from ...util.runtime import in_thread

@@ -14,11 +14,10 @@ from typing import Final, NamedTuple, cast
 
 from ....protocols import ConfigError
 from ...util.plugins import Plugin, find_plugin
-from . import PLUGIN, UNCHECKED, Detector, PatternDetector, PrivateFinding, digits_of, follows
+from . import PLUGIN, UNCHECKED, Detector, PatternDetector, PresidioDetector, PrivateFinding, digits_of, follows
 from .contacts import ADDRESSES, EMAIL, IP4, IP6, MAC, URL, PhoneDetector, has_numbering_plans
 from .id_numbers import BIRTH_DATE, DOCUMENT, SSN, NationalIdDetector, has_check_digits
 from .keys import KEYS
-from .presidio import PresidioDetector
 
 _CARD: Final = re.compile(r"(?<![\d.-])(?<!\d )(?:\d(?:[ -]?+\d){11,18}+|\d{4}(?:\.\d{4}){3})(?![\d-])")
 _BETWEEN: Final = r"(?:[ \t]{0,3}+[-_/.,:·|\\()]{0,2}+[ \t]{0,3}+(?:\r?\n[ \t]{0,4}+)?)"

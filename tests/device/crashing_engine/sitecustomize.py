@@ -44,7 +44,7 @@ def _decoding(context: object, batch: llama_cpp.llama_batch) -> object:
 
 
 def _tries_first_pass() -> bool:
-    return "nearfar.device.llama.first_pass" in sys.orig_argv
+    return "nearfar.device.llama.extra_buffers" in sys.orig_argv
 
 
 if _tries_first_pass():

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from nearfar import Hybrid, TaskMemory
 from nearfar.orchestrator.memory.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.episodic import MemoryTurn
-from nearfar.orchestrator.memory.in_tasks import memory_tools
+from nearfar.orchestrator.memory.in_tasks import memory_tools, render
 from nearfar.orchestrator.memory.ranking import Granularity, episodic
 from nearfar.orchestrator.memory.reading import MemoryItem
-from nearfar.orchestrator.memory.retrieval import render
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.task.stores import RecallConfig
 from nearfar.protocols import ScriptedAgent, ToolCall

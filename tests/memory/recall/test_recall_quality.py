@@ -12,8 +12,8 @@ from allotment import QUESTIONS, SESSIONS
 from benchmarks.memory_figures.locomo import figures
 from nearfar.orchestrator.memory.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.episodic import MemoryTurn
+from nearfar.orchestrator.memory.in_tasks import Rendered
 from nearfar.orchestrator.memory.ranking import turn_key
-from nearfar.orchestrator.memory.retrieval import Rendered
 from nearfar.orchestrator.memory.store import MemoryStore
 
 DATA = Path(__file__).parents[4] / "shared" / "data"

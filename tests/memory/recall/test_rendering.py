@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator.compression.conversation import estimated_tokens
 from nearfar.orchestrator.memory.engine import ItemRow
+from nearfar.orchestrator.memory.in_tasks import render
 from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.reading import MemoryItem
-from nearfar.orchestrator.memory.retrieval import render
 from nearfar.protocols import Sensitivity
 from nearfar.protocols.items import ItemAddress, Source, Tier
 

@@ -7,10 +7,9 @@ from functools import partial
 import pytest
 from sync_world import Node, greet, synchronise, take
 
-from nearfar.orchestrator.memory.in_tasks import relevant
+from nearfar.orchestrator.memory.in_tasks import relevant, render
 from nearfar.orchestrator.memory.operation import Dot, Meta, Operation, Principal, Sibling, encode
 from nearfar.orchestrator.memory.provenance import label_of_recalled, recalled_item
-from nearfar.orchestrator.memory.retrieval import render
 from nearfar.orchestrator.memory.sync.messages import Batch, SealedOperation
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.stores import RecallConfig

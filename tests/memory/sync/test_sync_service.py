@@ -32,9 +32,9 @@ from nearfar.orchestrator.memory.sync.session import (
     sync_once,
 )
 from nearfar.protocols import ConfigError, NearfarError, PermissionDenied, RateLimited, SyncRefused, Unauthenticated, Unavailable
-from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.items import Tier
 from nearfar.protocols.security import ANY_CERTIFICATE, TokenRecord
+from nearfar.protocols.tls import ClientTls, ServerTls
 from nearfar.protocols.v1 import memory_pb2 as pb
 from nearfar.protocols.v1.memory_pb2_grpc import MemoryServiceStub
 

@@ -1,12 +1,19 @@
-"""The probability with which an explored choice was made, so that logged outcomes can be weighted by its inverse (Horvitz and Thompson
-1952): what another policy would have come to is then estimated without a bias."""
+"""Exploration: choose another agent than the best one known now and then, and the probability with which such a choice was made.
+
+Logged outcomes are weighted by its inverse (Horvitz and Thompson 1952): what another policy would have come to is then estimated without a
+bias.
+"""
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import erf, exp, log, log1p, pi, sqrt
+from random import Random
+from threading import Lock
 from typing import Final, Self
+
+from ...protocols import ConfigError
 
 _REACH: Final = 6.0
 """Standard deviations around the mean over which is integrated."""
@@ -21,6 +28,65 @@ _HAS_TAILS: Final = 2.0
 """Parameter below which the distribution has a tail towards 0, or 1, that no deviation describes."""
 _END: Final = 30.0
 """Log odds that stand for all of a tail: the scores there are as good as 0, or 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """An agent that the task may have."""
+
+    agent: str
+    utility: float
+    """Predicted."""
+    deviation: float
+    """Standard deviation of the utility: that of the probability times what success is worth."""
+    propensity: float = 1.0
+    """Probability with which it was chosen, given all that came before; 1 where nothing was explored."""
+
+
+class Explorer:
+    """Chooses among agents, mostly the best one known. Calls may come from any thread.
+
+    Args:
+        explore_share: largest share of decisions, at any time, that may be for another agent than the best one; 0 never explores.
+        seed: of the draws; None: another one each time.
+
+    Raises `ConfigError` for a share outside 0 to 1.
+    """
+
+    def __init__(self, explore_share: float = 0.0, *, seed: int | None = None) -> None:
+        if not 0 <= explore_share <= 1:
+            raise ConfigError(f"explore_share lies between 0 and 1, not at {explore_share}", hint="0.02 explores with one task in fifty")
+        self._share = explore_share
+        self._random = Random(seed)
+        self.decisions = 0
+        self.explored = 0
+        """Decisions for another agent than the best one known."""
+        self._lock = Lock()
+
+    def choose(self, prospects: Sequence[Prospect], *, best: str | None = None) -> Prospect:
+        """Return the best prospect or, when exploration is due, the one that is best in one draw from the beliefs: Thompson sampling
+        (arXiv 1111.1797).
+
+        Args:
+            prospects: at least one, all of which the task may have; of equals the first counts as the best.
+            best: the agent that would serve without exploration; None: the one with the highest utility.
+        """
+        named = (prospect for prospect in prospects if prospect.agent == best)
+        known = next(named, None) or max(prospects, key=lambda prospect: prospect.utility)
+        with self._lock:
+            self.decisions += 1
+            is_due = self.explored + 1 <= self._share * self.decisions
+            chosen = max(prospects, key=self._drawn) if is_due else known
+            self.explored += chosen is not known
+        return replace(chosen, propensity=_propensity(prospects, chosen)) if is_due else chosen
+
+    def _drawn(self, prospect: Prospect) -> float:
+        return self._random.gauss(prospect.utility, prospect.deviation)
+
+
+def _propensity(prospects: Sequence[Prospect], chosen: Prospect) -> float:
+    means, deviations = zip(*((each.utility, each.deviation) for each in prospects), strict=True)
+    return chance_of_greatest(means, deviations, prospects.index(chosen))
 
 
 def chance_of_greatest(means: Sequence[float], deviations: Sequence[float], place: int) -> float:

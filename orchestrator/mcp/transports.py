@@ -1,4 +1,7 @@
-"""An MCP server as a child process, which speaks JSON-RPC in lines on standard input and output."""
+"""The two ways to an MCP server: a child process, which speaks JSON-RPC in lines on standard input and output, and Streamable HTTP.
+
+It is loaded with the package of MCP, when a server is first called.
+"""
 
 import contextlib
 import logging
@@ -7,23 +10,26 @@ import shutil
 import signal
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
+import httpx2
 from anyio.abc import ByteReceiveStream, ObjectReceiveStream, ObjectSendStream, Process
 from anyio.streams.buffered import BufferedByteReceiveStream
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
 
 from ...protocols import ConfigError
-from ...protocols.secrets import quote
-from ..util.credentials import secret
+from ...protocols.address import is_loopback
+from ...protocols.secrets import quote, secret
 from . import McpServerConfig
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
-    from mcp.shared.message import SessionMessage
 
 logger = logging.getLogger(__name__)
 LONGEST_MESSAGE: Final = 8 * 1024 * 1024
@@ -77,8 +83,8 @@ class ServerProcess:
         self._process = process = await anyio.open_process(
             command, env=environment, cwd=self._config.folder, stderr=-1, start_new_session=True
         )
-        heard_send, heard = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
-        said, said_receive = anyio.create_memory_object_stream["SessionMessage"](0)
+        heard_send, heard = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        said, said_receive = anyio.create_memory_object_stream[SessionMessage](0)
         assert process.stdout is not None, "a pipe by default"
         assert process.stderr is not None, "a pipe was asked for"
         async with anyio.create_task_group() as tasks:
@@ -92,11 +98,8 @@ class ServerProcess:
                     await _stop(process)
                 tasks.cancel_scope.cancel()
 
-    async def _hear(self, output: ByteReceiveStream, heard: "ObjectSendStream[SessionMessage | Exception]") -> None:
+    async def _hear(self, output: ByteReceiveStream, heard: ObjectSendStream[SessionMessage | Exception]) -> None:
         """Pass on the server's messages. The stream ends when the server does, or writes a line that is too long."""
-        from mcp.shared.message import SessionMessage
-        from mcp_types import jsonrpc_message_adapter
-
         lines = BufferedByteReceiveStream(output)
         async with heard:
             while True:
@@ -118,7 +121,7 @@ class ServerProcess:
                     return
 
     async def _say(
-        self, process: Process, said: "ObjectReceiveStream[SessionMessage]", heard: "ObjectSendStream[SessionMessage | Exception]"
+        self, process: Process, said: ObjectReceiveStream[SessionMessage], heard: ObjectSendStream[SessionMessage | Exception]
     ) -> None:
         assert process.stdin is not None, "a pipe by default"
         try:
@@ -183,3 +186,51 @@ def _signal(process: Process, name: str) -> None:
             process.kill()
         else:
             os.killpg(process.pid, getattr(signal, name))
+
+
+@asynccontextmanager
+async def http_transport(config: McpServerConfig) -> AsyncGenerator["TransportStreams"]:
+    """Connect to a server, and yield the streams of its messages. Raises `ConfigError` if its token is not set.
+
+    The package follows redirects within the server's own origin only, so that the token goes nowhere else.
+    """
+    headers = {"accept-encoding": "identity"}  # the limit counts bytes as they are sent
+    if config.token_variable is not None:
+        headers["authorization"] = f"Bearer {secret(config.token_variable)}"
+    timeout = httpx2.Timeout(config.start_seconds, read=None)  # each request has a deadline of its own
+    async with (
+        httpx2.AsyncClient(
+            headers=headers, timeout=timeout, mounts=_unproxied(config.url), event_hooks={"response": [_limit_body]}
+        ) as client,
+        streamable_http_client(config.url, http_client=client, max_sse_event_size=LONGEST_MESSAGE) as streams,
+    ):
+        yield streams
+
+
+def _unproxied(url: str) -> dict[str, httpx2.AsyncHTTPTransport | None]:
+    """Return mounts that keep requests to this machine, which need no TLS, away from a proxy of the environment."""
+    host = httpx2.URL(url).host
+    return {f"all://{'[' + host + ']' if ':' in host else host}": None} if is_loopback(host) else {}
+
+
+async def _limit_body(response: httpx2.Response) -> None:
+    """Let a response that is one message fail once it is too long. The package limits the events of a stream, and no single message."""
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        assert isinstance(response.stream, httpx2.AsyncByteStream), "of an asynchronous client"
+        response.stream = _LimitedStream(response.stream)
+
+
+class _LimitedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        count = 0
+        async for part in self._stream:
+            count += len(part)
+            if count > LONGEST_MESSAGE:
+                raise httpx2.StreamError(f"the response is longer than {LONGEST_MESSAGE} bytes")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

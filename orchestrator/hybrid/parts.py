@@ -1,25 +1,41 @@
-"""The records that a `Hybrid` keeps of its tasks: runs, budgets, the outbound log, traces, cached answers."""
+"""The parts of a `Hybrid`: the records that it keeps of its tasks, what serves the tasks, and the metrics of all parts."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...protocols import ConfigError
+from ...protocols import ConfigError, StoreError, Unavailable
+from ..agents import AgentPool
+from ..agents.breaker import BreakerState
 from ..budgets import BudgetBook, open_budgets
+from ..compose.hub import list_workers
+from ..routing import Router
 from ..runs.erasing import open_store
 from ..runs.store import RunStore
 from ..safety.outbound_filter import PrivacyRecords
+from ..task.policy import Policy
+from ..task.roles import Team
 from ..task.stores import CacheConfig, RunsConfig
+from ..task.tools import Approver, Tool
 from ..tracing import TraceStore, traces_if_usable
-from ..util.arguments import Location, as_path, parse_section, require
+from ..tracing.observing import Family, Observers, PrometheusMeter, gauge
+from ..util.runtime import in_thread
+from ..util.settings import Location, as_path, parse_section, require
 
 if TYPE_CHECKING:
+    from langgraph.store.base import BaseStore
     from langgraph.types import Checkpointer
 
     from ..cache import AnswerCache
+    from ..memory.consolidation import BackgroundConsolidation
+    from ..memory.in_tasks import TaskMemory
+
+
+_logger = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
 
@@ -151,3 +167,80 @@ def _cache(given: object) -> "AnswerCache | CacheConfig | None":
 def _part(name: str, given: Part | None, kind: type[Part]) -> Part | None:
     require(name, given, kind, f"an open {kind.__name__}", hint="Records(folder) opens all parts itself")
     return given
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a `Hybrid` that serve its tasks."""
+
+    pool: AgentPool
+    router: Router
+    policy: Callable[[], Policy]
+    """Returns the policy of tasks that start now."""
+    tools: tuple[Tool, ...]
+    """The tools that all tasks may call."""
+    team: Team
+    """The roles that tasks may be given to."""
+    approver: Approver | None
+    """Decides about calls that need approval, unless a task names another approver."""
+    memory: "TaskMemory | None"
+    rest: "BackgroundConsolidation | None"
+    """Consolidates the memory while no task is served."""
+    store: "BaseStore | None"
+    """LangGraph's store."""
+    instructions: str
+    """Instructions of all tasks."""
+    records: OpenRecords
+    observers: Observers
+    """Spans and metrics of the tasks."""
+
+
+class Metrics:
+    """The metrics of one `Hybrid`, for Prometheus. Runs are counted from the moment when `Hybrid.metrics` is read first.
+
+    No metric names a user, a session, a prompt or a run, so that their number does not grow with the runs.
+    """
+
+    def __init__(self, parts: Parts, hubs: Collection[Path]) -> None:
+        self._parts = parts
+        self._hubs = hubs
+        self._meter = PrometheusMeter(parts.pool.saved_against_far)
+        parts.observers.meters.append(self._meter)
+
+    async def text(self) -> str:
+        """Return all metrics in Prometheus' text format, version 0.0.4."""
+        gauges = [self._breakers(), await self._workers(), *await in_thread(self._stored)]
+        return self._meter.text(gauges)
+
+    def _breakers(self) -> Family:
+        states: dict[tuple[str, ...], float] = {
+            (handle.name, state.value): float(handle.health.state is state) for handle in self._parts.pool for state in BreakerState
+        }
+        return gauge("nearfar_breaker_state", "1 for the state that an agent's circuit breakers are in.", ("agent", "state"), states)
+
+    async def _workers(self) -> Family:
+        attached = 0
+        for socket in self._hubs:
+            try:
+                attached += sum(worker.is_attached for worker in await list_workers(socket))
+            except Unavailable as error:
+                _logger.warning("the workers of a hub are not counted: %s", error)
+        return gauge("nearfar_workers_attached", "Devices that are attached to the hubs of this machine.", (), {(): float(attached)})
+
+    def _stored(self) -> list[Family]:
+        """Read the budget book and the store of runs, which may have to be waited for; leave out what cannot be read."""
+        try:
+            return [*self._budgets(), self._approvals()]
+        except StoreError as error:
+            _logger.warning("budgets and approvals are not told: %s", error)
+            return []
+
+    def _budgets(self) -> list[Family]:
+        left = self._parts.router.spending.left_of_day(self._parts.policy().limits)
+        about = "What the limit for the day leaves, in {}."
+        return [gauge(f"nearfar_budget_remaining_{unit}", about.format(unit), (), {(): rest}) for unit, rest in left.items()]
+
+    def _approvals(self) -> Family:
+        runs = self._parts.records.runs
+        waiting = 0 if runs is None else runs.waiting()
+        return gauge("nearfar_approvals_waiting", "Runs that wait for an approval.", (), {(): float(waiting)})
