@@ -30,6 +30,7 @@ from ...protocols.propagation import annotate_span, without_baggage
 from ...protocols.secrets import quote
 from ...protocols.validation import parse_output
 from ..agents.breaker import Health
+from ..task.context import ask_approver
 from ..task.tools import Approver
 from ..util.runtime import cancel_task
 from . import McpServerConfig, PinnedTool, offered_tool
@@ -279,8 +280,8 @@ class McpConnection:
         reason = f"the MCP server {self.name} asks: {params.message} (yes means {json.dumps(content)})"
         request = ApprovalRequest(id=under_way.call.id, call=under_way.call, reason=reason)
         with _paused(under_way.limit):
-            answers = await approver([request])
-        if answers.get(request.id) is not True:
+            answers = await ask_approver(approver, [request])
+        if not answers[request.id]:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content=content)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from ...protocols import ApprovalNeeded, ApprovalRequest, NearfarError, NotFound, ToolCall, ToolResult
 from ..storage import DatabaseSession, TableDatabase
+from ..task.context import ask_approver
 from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of
 from ..util.runtime import in_thread
 from ..util.text import digest
@@ -98,8 +99,8 @@ class EffectLedger:
         if self._approver is None:
             await self._writer.write(partial(self._records.ask, asked=list(zip(intents, requests, strict=True))))
             return await self._wait_for_decisions(asked, requests)
-        answers = await self._approver(requests)
-        said = [answers.get(request.id, False) is True for request in requests]
+        answers = await ask_approver(self._approver, requests)
+        said = [answers[request.id] for request in requests]
         await self._writer.write(partial(self._records.answer, answers=dict(zip(intents, said, strict=True))))
         return {request.call.id: is_approved for request, is_approved in zip(requests, said, strict=True)}
 
@@ -169,7 +170,7 @@ class EffectLedger:
         if not may and self._approver is not None:
             reason = f"it is not known whether this call of {tool.name} took effect: approving it runs it again"
             request = ApprovalRequest(id=_request_id(intent), call=call, reason=reason)
-            may = (await self._approver([request])).get(request.id, False) is True
+            may = (await ask_approver(self._approver, [request]))[request.id]
         if may:
             await self._writer.write(partial(self._records.begin_again, intent=intent))
         return may

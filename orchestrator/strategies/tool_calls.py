@@ -16,6 +16,7 @@ from ..runs.tool_calls import ActionCount, Occurrence, Occurrences, Overdue, can
 from ..safety.guard import CallContext, Decision, Guard
 from ..safety.placeholders import Placeholders
 from ..safety.plan_matching import quote_data
+from ..task.context import ask_approver
 from ..task.labels import OPEN, Integrity, Label, join_labels, may_go
 from ..task.results import ToolOutcome
 from ..task.roles import HandOff
@@ -371,8 +372,7 @@ class ToolCalls:
             return {}
         requests = [subject.request for subject in subjects]
         asking(requests)
-        answers = await approver(requests)
-        said = {request.id: answers.get(request.id, False) is True for request in requests}  # a text such as "no" is no approval
+        said = await ask_approver(approver, requests)
         denied.update(self._action(subject.occurrence) for subject in subjects if not said[subject.request.id])
         return said
 

@@ -1,13 +1,13 @@
 """The context of a tool call: what the app and the task give to a tool, and the model does not see."""
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, get_args, get_origin
 
-from ...protocols import ConfigError
+from ...protocols import ApprovalRequest, ConfigError, InvalidRequest
 
 if TYPE_CHECKING:
     from .tools import Approver
@@ -110,6 +110,20 @@ _approver: Final["ContextVar[Approver | None]"] = ContextVar("nearfar_approver",
 def current_approver() -> "Approver | None":
     """Return the approver of the task whose tool runs, for a tool that has to ask in the middle of a call; None if there is none."""
     return _approver.get()
+
+
+async def ask_approver(approver: "Approver", requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+    """Return the approver's decisions, by the ids of the requests. Only `True` approves: a text such as "no" does not.
+
+    Raises `InvalidRequest` if the approver is no async function, or returns no mapping.
+    """
+    answer: object = approver([request.model_copy(deep=True) for request in requests])  # it may change its copy, and never the call
+    said = await answer if inspect.isawaitable(answer) else None
+    if not isinstance(said, Mapping):
+        problem = f"returned {type(said).__name__}" if inspect.isawaitable(answer) else "is not async"
+        hint = "it takes a sequence of ApprovalRequest and returns a mapping from their ids to True or False"
+        raise InvalidRequest(f"the approver {problem}, so no call is approved", hint=hint)
+    return {request.id: said.get(request.id) is True for request in requests}
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -14,8 +14,9 @@ from nearfar import Hybrid, Policy, Strategy, tool
 from nearfar.orchestrator.cli.selection import call_text, terminal_approver
 from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
 from nearfar.orchestrator.task.stores import RunsConfig
+from nearfar.orchestrator.task.tools import Approver
 from nearfar.orchestrator.util.text import spell_out
-from nearfar.protocols import ApprovalRequest, ScriptedAgent, Sensitivity, Side, ToolCall, Unavailable
+from nearfar.protocols import ApprovalRequest, ConfigError, InvalidRequest, ScriptedAgent, Sensitivity, Side, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -158,3 +159,53 @@ def test_a_call_is_shown_whole_and_without_anything_that_hides_a_part_of_it() ->
     assert "\\u202e" in shown
     assert shown.count("x") >= 5000
     assert spell_out("Grüße, 世界 ✓") == "Grüße, 世界 ✓"
+
+
+def sync_approver(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+    return {request.id: True for request in requests}
+
+
+async def silent_approver(requests: Sequence[ApprovalRequest]) -> None:
+    return None
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+@pytest.mark.parametrize("approver", [sync_approver, silent_approver])
+async def test_an_approver_of_another_shape_is_a_typed_error_and_the_run_can_be_resumed(
+    approver: object, is_durable: bool, tmp_path: Path
+) -> None:
+    letters = Letters()
+    near = ScriptedAgent([letter("ann"), "done"])
+    async with Hybrid(near=near, tools=[letters.tool], records=tmp_path if is_durable else None) as hybrid:
+        with pytest.raises(InvalidRequest, match="no call is approved") as raised:
+            await hybrid.run("Write to Ann", idempotency_key="ann", approver=cast(Approver, approver))
+        assert "mapping from their ids" in (raised.value.hint or "")
+        assert letters.sent == []
+        if is_durable:
+            await hybrid.resume("ann", approver=Person("ann"))
+            assert letters.sent == ["ann"]
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_an_approver_that_changes_its_request_does_not_change_the_call(is_durable: bool, tmp_path: Path) -> None:
+    letters = Letters()
+
+    async def redacts(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        for request in requests:
+            request.call.arguments["to"] = "***"
+        return {request.id: True for request in requests}
+
+    async with Hybrid(
+        near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], records=tmp_path if is_durable else None
+    ) as hybrid:
+        await hybrid.run("Write to Ann", approver=redacts)
+    assert letters.sent == ["ann"]
+
+
+def test_an_option_of_a_task_that_is_given_to_a_hybrid_is_refused_with_its_place() -> None:
+    make: Any = Hybrid
+    with pytest.raises(ConfigError, match="approver is an option of a task") as raised:
+        make(near=ScriptedAgent(["done"]), approver=Person("ann"))
+    assert raised.value.hint == "hybrid.run(..., approver=...)"
+    with pytest.raises(TypeError, match="Hybrid has no argument 'modl'"):
+        make(modl="near")
