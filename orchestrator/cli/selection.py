@@ -157,10 +157,10 @@ class _Terminal:
 
     async def ask(self, requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
         async with self._turn:  # parts of a task may ask at the same time
-            return {request.id: await run_in_daemon_thread(partial(_ask, request)) is True for request in requests}
+            return {request.id: await _ask(request) for request in requests}
 
 
-def _ask(request: ApprovalRequest) -> bool:
+async def _ask(request: ApprovalRequest) -> bool:
     """Show the call and return True if the user types y or yes. An empty line or the end of input denies it."""
     notes.print(Text(f"\n{spell_out(request.reason)}:", style="bold yellow"), soft_wrap=True)
     shown = call_text(request)
@@ -169,8 +169,16 @@ def _ask(request: ApprovalRequest) -> bool:
     _drop_typed(terminal)  # what was typed before the question answers nothing
     # A call that fills the screen could end in text that looks like another call, so its name and length are repeated.
     notes.print(f"run {request.call.name}, the {len(shown):,} characters above? y/N ", end="")
+    return (await _read_line(terminal)).decode(errors="replace").strip().lower() in ("y", "yes")
+
+
+async def _read_line(terminal: int) -> bytes:
+    """Return the next line that is typed. If the caller stops waiting, the line is left for the next reader, as the prompt of a chat."""
+    if sys.platform != "win32":
+        await anyio.wait_readable(terminal)
+        return os.read(terminal, _LINE)
     # Not through `sys.stdin`: a thread waiting in there would keep the program from ending.
-    return os.read(terminal, _LINE).decode(errors="replace").strip().lower() in ("y", "yes")
+    return bytes(await run_in_daemon_thread(partial(os.read, terminal, _LINE)))
 
 
 def _drop_typed(terminal: int) -> None:

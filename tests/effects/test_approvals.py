@@ -4,11 +4,13 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
 import pytest
+from anyio import to_thread
 
 from nearfar import Hybrid, Policy, Strategy, tool
 from nearfar.orchestrator.cli.selection import call_text, terminal_approver
@@ -135,15 +137,36 @@ async def write_to_ann(letters: Letters, keyboard: int, typed: str) -> None:
         await hybrid.run("Write to Ann", approver=terminal_approver())
 
 
-async def answer(keyboard: int, typed: str) -> None:
+async def question(keyboard: int) -> bytes:
+    """Return what the terminal has shown when it asks."""
     shown = b""
     with anyio.fail_after(10):
         while b"y/N" not in shown:
             await anyio.wait_readable(keyboard)
             shown += os.read(keyboard, 4096)
+    return shown
+
+
+async def answer(keyboard: int, typed: str) -> None:
+    shown = await question(keyboard)
     assert b'send {"to": "ann"}' in shown
     assert b"run send, the 18 characters above?" in shown
     os.write(keyboard, f"{typed}\n".encode())
+
+
+async def test_a_question_that_is_given_up_leaves_the_next_line_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = Letters()
+    near = ScriptedAgent([letter("ann"), "done"])
+    with at_a_terminal(monkeypatch) as keyboard:
+        async with Hybrid(near=near, tools=[letters.tool]) as hybrid, anyio.create_task_group() as running:
+            running.start_soon(partial(hybrid.run, "Write to Ann", approver=terminal_approver()))
+            await question(keyboard)
+            running.cancel_scope.cancel()
+        os.write(keyboard, b"y\n")
+        with anyio.fail_after(10):
+            await anyio.wait_readable(sys.stdin)
+            assert await to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True) == "y\n"
+    assert letters.sent == []
 
 
 def test_without_a_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
