@@ -201,7 +201,12 @@ def full_id(given: str, store: KnowsRuns) -> str:
 
 
 def pick_id(given: str, known: Sequence[str], noun: str) -> str:
-    """Return the only id of `known` that begins with `given`, or `given` if there is none. Raises `InvalidRequest` if there are several."""
+    """Return the only id of `known` that begins with `given`, or `given` if there is none.
+
+    Raises `InvalidRequest` if there are several, or `given` is empty, as in `--approve "$UNSET"`: all ids begin with that.
+    """
+    if not given:
+        raise InvalidRequest(f"the id of a {noun} is empty", hint="give the id or its beginning")
     found = [each for each in known if each.startswith(given)]
     if given in found or not found:
         return given

@@ -13,6 +13,7 @@ import pytest
 from anyio import to_thread
 
 from nearfar import Hybrid, Policy, Strategy, tool
+from nearfar.orchestrator.cli.options import pick_id
 from nearfar.orchestrator.cli.selection import call_text, terminal_approver
 from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
 from nearfar.orchestrator.task.stores import RunsConfig
@@ -232,3 +233,9 @@ def test_an_option_of_a_task_that_is_given_to_a_hybrid_is_refused_with_its_place
     assert raised.value.hint == "hybrid.run(..., approver=...)"
     with pytest.raises(TypeError, match="Hybrid has no argument 'modl'"):
         make(modl="near")
+
+
+def test_an_empty_id_names_no_call() -> None:
+    assert pick_id("ab", ["abc"], "call") == "abc"
+    with pytest.raises(InvalidRequest, match="the id of a call is empty"):
+        pick_id("", ["abc"], "call")
