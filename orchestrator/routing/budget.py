@@ -178,10 +178,10 @@ class FarShareController:
             self._luck = self._random.random()
             self._owe(self._target - went_far)
 
-    def correct(self, *, went_far: bool) -> None:
-        """Count a task for the other side than it was counted for."""
+    def correct(self, *, counted_far: bool, went_far: bool | None) -> None:
+        """Count a task anew by what came of it. None: leave it out, since nothing was left to choose in the end."""
         with self._lock:
-            self._owe(-1 if went_far else 1)
+            self._owe(counted_far - (self._target if went_far is None else went_far))
 
     def _owe(self, tasks: float) -> None:
         self._debt = min(max(self._debt + tasks, -self._bound), self._bound)

@@ -149,6 +149,9 @@ PLAN_TOKENS: Final = 300
 MENDED: Final = 0.69
 """Probability that a far agent does right what a near one does wrong: mean over three recorded sets, function calls, predicted output of
 code, and competition maths."""
+UNDOUBTED: Final = 0.54
+"""Gain of asking a far agent about an answer that nothing speaks against, over that where a check or another agent does: by means over the
+same sets."""
 
 
 def gain_of_supervision(decision: RouteDecision) -> float:
@@ -204,13 +207,16 @@ class SupervisionChoice:
         multiplier = max(self._steering.dollar_multiplier(self._settings), -self._objective.dollars)
         return multiplier * self._dollars.value / self._objective.quality
 
-    def buys(self, gain: float | None = None) -> bool:
+    def buys(self, gain: float | None = None, *, is_doubted: bool = True) -> bool:
         """Choose, and count the task.
 
-        `gain`: by how much a right outcome becomes more probable if the supervisor is asked; None: the prompt tells it.
+        Args:
+            gain: by how much a right outcome becomes more probable if the supervisor is asked; None: the prompt tells it.
+            is_doubted: False for an answer that nothing speaks against.
         """
         dollars = 0.0 if self._dollars is None else self._dollars.value
-        advantage = self._objective.quality * (self._gain if gain is None else gain) - self._objective.dollars * dollars
+        expected = (self._gain if gain is None else gain) * (1 if is_doubted else UNDOUBTED)
+        advantage = self._objective.quality * expected - self._objective.dollars * dollars
         is_bought = advantage > self._steering.threshold(self._settings, self._dollars)
         self._count(advantage, went_far=is_bought)
         return is_bought
@@ -219,9 +225,10 @@ class SupervisionChoice:
         """Count a task that has ended without the choice. `went_far`: the far side was asked all the same, as about an act in doubt."""
         self._count(-OUT_OF_REACH, went_far=went_far)
 
-    def correct(self, *, went_far: bool) -> None:
-        """Count a task for the other side than it was counted for: a far agent was asked all the same, or was not asked after all."""
-        self._steering.correct(self._settings, went_far=went_far)
+    def correct(self, *, is_bought: bool, went_far: bool | None) -> None:
+        """Count the task anew by what came of the choice: a far agent was asked all the same, or was not asked after all. None: leave the
+        task out, since its near agent has failed."""
+        self._steering.correct(self._settings, counted_far=is_bought, went_far=went_far)
 
     def _count(self, advantage: float, *, went_far: bool) -> None:
         far = min(max(self._near + self._gain, 0.0), 1.0)

@@ -269,11 +269,11 @@ class Steering:
             known = None if option.dollars is None else option.dollars.value
             controller.observe(worth, went_far=went_far, dollars=known if went_far else 0.0, forced=is_forced)
 
-    def correct(self, settings: RouterConfig, *, went_far: bool) -> None:
-        """Count a task for the other side than it was counted for. Budgets of dollars and qualities are told by bills and reports."""
+    def correct(self, settings: RouterConfig, *, counted_far: bool, went_far: bool | None) -> None:
+        """Count a task anew by what came of it; None: leave it out. Budgets of dollars and qualities are told by bills and reports."""
         controller = self._controller(settings)
         if isinstance(controller, FarShareController):
-            controller.correct(went_far=went_far)
+            controller.correct(counted_far=counted_far, went_far=went_far)
 
     def _explored(self, decision: RouteDecision, settings: RouterConfig, quality: float) -> RouteDecision:
         prospects = [_prospect(each, decision.threshold or 0.0, quality) for each in decision.considered if each.objection is None]

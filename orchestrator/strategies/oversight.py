@@ -184,6 +184,13 @@ class Oversight:
         return self.is_on and self.decision.is_supervisor_bought is not False
 
     @property
+    def is_up_for_choice(self) -> bool:
+        """In `eva`, a budget over all tasks may have room for a check of the answer, and has not chosen yet."""
+        settings, has_chosen = self.task.policy.router, self.decision.is_supervisor_bought is not None
+        is_counted = self.decision.strategy is Strategy.EVA and settings.dollar_rate is None
+        return is_counted and not has_chosen and is_supervision_weighed(settings, self.decision)
+
+    @property
     def is_navigated(self) -> bool:
         """A navigator, or chance, chooses when the supervisor is asked."""
         return self.policy.is_navigated and self.decision.strategy is Strategy.PEVR and self.is_supervised
@@ -216,7 +223,8 @@ class Oversight:
             half_was_covered=self.watch.half,
             answered=has_answered(self.state),
         )
-        return cause_of_check(self.policy, evidence)
+        may_be_bought = evidence.answered and self.is_up_for_choice
+        return cause_of_check(self.policy, evidence) or (Trigger.ANSWER if may_be_bought else None)
 
     def doubt(self) -> str | None:
         """Return why the last step, which has not acted yet, must wait for a plan; None if it need not."""
@@ -314,21 +322,21 @@ class Purchase:
     def refusal(self) -> str:
         return f"{self._view.decision.supervisor} is not asked, as the budget has better uses; {self._view.executor} goes on alone"
 
-    def is_made(self, gain: float | None = None) -> bool:
-        """Return whether the supervisor may be asked. The first call chooses; `gain`: see `SupervisionChoice.buys`."""
+    def is_made(self, gain: float | None = None, *, is_doubted: bool = True) -> bool:
+        """Return whether the supervisor may be asked. The first call chooses; the arguments are those of `SupervisionChoice.buys`."""
         if self._choice is not None and self._is_made is None:
-            self._is_made = self._choice.buys(gain)
+            self._is_made = self._choice.buys(gain, is_doubted=is_doubted)
         return self._is_made is not False
 
-    def conclude(self, calls: Sequence[Json]) -> None:
-        """Count the task at its end. `calls`: all that were made."""
+    def conclude(self, calls: Sequence[Json], given_up: Sequence[Json]) -> None:
+        """Count the task at its end. `calls`: all that were made; `given_up`: the attempts before the one that has answered."""
         if self._choice is None:
             return
-        went_far = any(call["side"] == Side.FAR for call in calls)
-        if self._is_made is None:
+        went_far = None if given_up else any(call["side"] == Side.FAR for call in calls)
+        if self._is_made is not None:
+            self._choice.correct(is_bought=self._is_made, went_far=went_far)
+        elif went_far is not None:
             self._choice.pass_by(went_far=went_far)
-        elif went_far is not self._is_made:
-            self._choice.correct(went_far=went_far)
 
 
 class NavigatorNodes:
