@@ -1,7 +1,7 @@
 """How well `far_share` holds over streams of tasks that a `Hybrid` serves by `pevr`, by `eva`, and by these and `cascade` in turn.
 
 The near agent acts out the class of each task: it looks things up for some turns, is more or less sure, meets errors, changes something
-without being sure, or says nothing. In the middle of a stream other classes take over, in which it is worse. A task is far if any of its
+without being sure, or fails. In the middle of a stream other classes take over, in which it is worse. A task is far if any of its
 calls went to the far agent; it counts unless its near agent has failed, whose work no budget could have kept.
 """
 
@@ -18,7 +18,7 @@ from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.results import Result
 from nearfar.orchestrator.task.tools import tool
-from nearfar.protocols import Finished, FinishReason, Prices, ScriptedAgent, Side, StepRequest, ToolCall, Usage
+from nearfar.protocols import Finished, FinishReason, Prices, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, Usage
 from nearfar.protocols.fakes import Reply
 
 from .budget import WINDOW
@@ -60,8 +60,8 @@ class _Kind:
     """Share of its looks that return an error."""
     acts: float
     """Share of its tasks that end with a change of which it is not sure."""
-    silent: float
-    """Share of its tasks that it does not answer."""
+    fails: float
+    """Share of its tasks in which it fails."""
 
     @classmethod
     def drawn(cls, random: Random, name: str, *, is_worse: bool) -> "_Kind":
@@ -72,7 +72,7 @@ class _Kind:
             sureness=random.uniform(0.3, 0.6) if is_worse else random.uniform(0.6, 0.95),
             errors=random.uniform(0, 0.3 if is_worse else 0.1),
             acts=random.choice((0.0, 0.05)),
-            silent=random.choice((0.0, 0.03)),
+            fails=random.choice((0.0, 0.03)),
         )
 
 
@@ -85,21 +85,23 @@ class _Script:
     """How many are left."""
     acts: bool
     """It will still change something."""
-    is_silent: bool
+    fails: bool
     random: Random
     steps: int = 0
 
     @classmethod
     def drawn(cls, kind: _Kind, seed: str) -> "_Script":
         random = Random(seed)
-        return cls(kind, random.randint(0, kind.turns), random.random() < kind.acts, random.random() < kind.silent, random)
+        return cls(kind, random.randint(0, kind.turns), random.random() < kind.acts, random.random() < kind.fails, random)
 
     def step(self) -> Reply:
         """Take the next step."""
         self.steps += 1
         usage = Usage(input_tokens=self.kind.words + 50 * self.steps, output_tokens=20)
         sureness = min(max(self.random.gauss(self.kind.sureness, 0.2), 0.01), 0.99)
-        said: str | ToolCall = "" if self.is_silent else "A bridge."
+        said: str | ToolCall = "A bridge."
+        if self.fails:
+            return Unavailable("the model is gone")
         if self.looks:
             self.looks -= 1
             page = 0 if self.random.random() < self.kind.errors else self.steps

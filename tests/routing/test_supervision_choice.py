@@ -57,9 +57,33 @@ def test_what_goes_far_unasked_counts_and_so_does_what_needs_no_plan(target: flo
             continue
         is_bought = choice.buys(random.random())
         if is_forced and not is_bought:
-            choice.correct(went_far=True)
+            choice.correct(is_bought=False, went_far=True)
         far.append(is_bought or is_forced)
     assert worst_error(far, target) <= 0.02
+
+
+@pytest.mark.parametrize("target", [0.1, 0.3])
+def test_the_share_holds_without_the_tasks_that_are_left_out(target: float) -> None:
+    """Of some tasks that were chosen about, planned or not, the near agent fails."""
+    router, random, far = Router(seed=0), Random(1), []
+    for _ in range(2000):
+        choice = choice_of(router, pevr(far_share=target))
+        is_bought = choice.buys(random.random())
+        if random.random() < 0.2:
+            choice.correct(is_bought=is_bought, went_far=None)
+        else:
+            far.append(is_bought)
+    assert worst_error(far, target) <= 0.02
+
+
+def test_answers_that_nothing_speaks_against_are_checked_after_those_in_doubt() -> None:
+    router, random = Router(seed=0), Random(1)
+    bought: dict[bool, list[bool]] = {True: [], False: []}
+    for _ in range(400):
+        is_doubted = random.random() < 0.2
+        bought[is_doubted].append(choice_of(router, pevr(far_share=0.25)).buys(is_doubted=is_doubted))
+    assert sum(bought[True]) > 0.8 * len(bought[True])
+    assert 0 < sum(bought[False]) < 0.2 * len(bought[False])
 
 
 def test_classes_in_which_the_near_agent_fails_are_planned_first() -> None:
@@ -109,5 +133,5 @@ def test_a_task_that_is_counted_for_the_other_side_is_made_up_for() -> None:
     plain, corrected = (FarShareController(0.5, seed=0) for _ in range(2))
     for controller in (plain, corrected):
         controller.observe(0.5, went_far=controller is plain)
-    corrected.correct(went_far=True)
+    corrected.correct(counted_far=False, went_far=True)
     assert plain.threshold == corrected.threshold
