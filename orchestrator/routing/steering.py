@@ -14,6 +14,7 @@ from ..task.decisions import AgentEstimate, ConsideredAgent, Estimate, EstimateS
 from ..task.modes import Mode, Strategy
 from ..task.routing_policy import DAY, RouterConfig
 from .budget import HORIZON, SAMPLE, TOLERANCE, USUAL_WINDOW, DollarRateController, FarShareController, Sorted, check_observed
+from .costs import RunningEstimates
 from .exploration import Explorer, Prospect
 
 OUT_OF_REACH: Final = 1e9
@@ -172,6 +173,8 @@ class Steering:
         self._rates: dict[float, DollarRateController] = {}
         """By the period; one for each, whatever the target: what was spent under another target is spent."""
         self._explorers: dict[float, Explorer] = {}
+        self.supervision = RunningEstimates()
+        """Costs of agents as supervisors: the plan and the checks of a task together."""
 
     def threshold(self, settings: RouterConfig, far: Estimate | None = None) -> float:
         """Return the utility by which a far agent has to be ahead at the moment; finite, since JSON has no infinity.

@@ -23,7 +23,7 @@ from ..task.decisions import RouteDecision
 from ..task.events import EVIDENCE, Move
 from ..task.modes import Strategy
 from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
-from ..task.results import Attempt, ToolOutcome
+from ..task.results import Attempt, Call, ToolOutcome
 from .calls import TaskRuntime, emit
 from .state import Json, TaskState, as_json, value_of
 from .turn import acts
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _WORD: Final = re.compile(r"\w+")
 _PLAIN_WORD: Final = re.compile(r"[^\W_]+")
 _LINE: Final = re.compile(r"^\s*\S", re.MULTILINE)
+_SUPERVISES: Final = ("plan", "prior", "verify")
+"""Roles of the calls of a supervisor."""
 _LEAST_DOUBT: Final = 1e-6
 _MOST_PROGRESS: Final = 2.0
 
@@ -297,9 +299,14 @@ class Purchase:
         task, supervisor = view.task, view.decision.supervisor
         if supervisor is not None and is_supervision_weighed(task.policy.router, view.decision):
             account = nodes.context(runtime).account
-            commitments = None if account is None else account.commitments
-            prices = nodes.pool[supervisor].prices
-            self._choice = SupervisionChoice(nodes.router.steering, task, view.decision, prices=prices, commitments=commitments)
+            self._choice = SupervisionChoice(
+                nodes.router.steering,
+                task,
+                view.decision,
+                prices=nodes.pool[supervisor].prices,
+                tools=nodes.context(runtime).tools,
+                commitments=None if account is None else account.commitments,
+            )
 
     @property
     def counts_tasks(self) -> bool:
@@ -332,6 +339,8 @@ class Purchase:
         """Count the task at its end. `calls`: all that were made; `given_up`: the attempts before the one that has answered."""
         if self._choice is None:
             return
+        supervisor = self._view.decision.supervisor
+        self._choice.learn([value_of(Call, call) for call in calls if call["agent"] == supervisor and call["role"] in _SUPERVISES])
         went_far = None if given_up else any(call["side"] == Side.FAR for call in calls)
         if self._is_made is not None:
             self._choice.correct(is_bought=self._is_made, went_far=went_far)
