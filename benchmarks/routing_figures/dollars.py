@@ -275,7 +275,10 @@ def _plan_usage(kind: _Kind, luck: float) -> Usage:
 
 
 def _check_usage(kind: _Kind, step: int) -> Usage:
-    return Usage(input_tokens=_usage(kind, step, 1.0).input_tokens, output_tokens=_VERDICT_TOKENS)
+    """Return the usage of a check, which reads the task and its work so far: all but what the last steps have found for the second time."""
+    read = _usage(kind, step, 1.0).input_tokens
+    fresh = _INTERVAL * (kind.found + 100)
+    return Usage(input_tokens=read, cached_tokens=read - fresh if step >= _INTERVAL else 0, output_tokens=_VERDICT_TOKENS)
 
 
 def _mean_dollars(kind: _Kind) -> float:
