@@ -179,7 +179,7 @@ class FarShareController:
             self._owe(self._target - went_far)
 
     def correct(self, *, counted_far: bool, went_far: bool | None) -> None:
-        """Count a task anew by what came of it. None: leave it out, since nothing was left to choose in the end."""
+        """Count a task again by what came of it. None: leave it out, since nothing was left to choose in the end."""
         with self._lock:
             self._owe(counted_far - (self._target if went_far is None else went_far))
 

@@ -237,7 +237,7 @@ class SupervisionChoice:
         self._count(-OUT_OF_REACH, went_far=went_far)
 
     def correct(self, *, is_bought: bool, went_far: bool | None) -> None:
-        """Count the task anew by what came of the choice: a far agent was asked all the same, or was not asked after all. None: leave the
+        """Count the task again by what came of the choice: a far agent was asked all the same, or was not asked after all. None: leave the
         task out, since its near agent has failed."""
         self._steering.correct(self._settings, counted_far=is_bought, went_far=went_far)
 

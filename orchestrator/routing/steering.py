@@ -273,7 +273,7 @@ class Steering:
             controller.observe(worth, went_far=went_far, dollars=known if went_far else 0.0, forced=is_forced)
 
     def correct(self, settings: RouterConfig, *, counted_far: bool, went_far: bool | None) -> None:
-        """Count a task anew by what came of it; None: leave it out. Budgets of dollars and qualities are told by bills and reports."""
+        """Count a task again by what came of it; None: leave it out. Budgets of dollars and qualities are told by bills and reports."""
         controller = self._controller(settings)
         if isinstance(controller, FarShareController):
             controller.correct(counted_far=counted_far, went_far=went_far)
