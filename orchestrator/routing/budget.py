@@ -357,8 +357,8 @@ class DollarRateController:
     @property
     def _left(self) -> float:
         """Dollars that may still be spent or set aside in this period."""
-        under_way = max(self._set_aside, self._dearness * self._expected)
-        return _MOST * self._target - max(self._paid_sum, self._billed()) - _SURPRISE * under_way
+        under_way = max(self._set_aside, max(self._dearness, _SURPRISE) * self._expected)
+        return _MOST * self._target - max(self._paid_sum, self._billed()) - under_way
 
     @property
     def _unknown(self) -> float:

@@ -1,7 +1,8 @@
 """The choice whether a far supervisor is asked in a task, at the multiplier of the budget."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from decimal import Decimal
+from itertools import accumulate, count
 from random import Random
 
 import pytest
@@ -9,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from situations import FAR, NEAR, task
 
+from nearfar.orchestrator.budgets import Commitment
 from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.budget import TOLERANCE, FarShareController
 from nearfar.orchestrator.routing.navigator import MENDED, SupervisionChoice, gain_of_supervision
 from nearfar.orchestrator.task import Task
+from nearfar.orchestrator.task.results import Call
+from nearfar.protocols import Side, Usage
 
 PAIR = (NEAR, FAR)
 WINDOW = 500
@@ -25,6 +29,11 @@ def pevr(prompt: str = "What is the capital of Peru?", *, task_class: str = "", 
 def choice_of(router: Router, asked: Task) -> SupervisionChoice:
     decision = router.decide(asked, PAIR)
     return SupervisionChoice(router.steering, asked, decision, prices=FAR.prices)
+
+
+def far_call(dollars: str) -> Call:
+    usage = Usage(input_tokens=20, output_tokens=300)
+    return Call(role="plan", agent="far", side=Side.FAR, model="m", turn=0, usage=usage, dollars=Decimal(dollars), seconds=1.0)
 
 
 def worst_error(far: Sequence[bool], target: float) -> float:
@@ -117,6 +126,22 @@ def test_once_both_agents_are_known_their_difference_is_the_gain() -> None:
         router.learn(asked, decision, "near", score=1.0)
         router.learn(asked, decision, "far", score=0.0)
     assert gain_of_supervision(router.decide(asked, PAIR)) < 0
+
+
+def test_the_bills_of_plans_and_checks_tell_what_the_next_task_of_a_class_will_take() -> None:
+    router = Router(seed=0, monotonic=count(step=60.0).__next__)
+    long, short = (pevr(task_class=name, dollars_per_hour=100.0) for name in ("long", "short"))
+    for asked, bill in ((long, ("0.05", "0.03")), (short, ("0.01",))):
+        for _ in range(5):
+            choice_of(router, asked).learn([far_call(dollars) for dollars in bill])
+    expected = []
+    for asked in (long, short):
+        set_aside: list[Commitment] = []
+        decision = router.decide(asked, PAIR)
+        choice = SupervisionChoice(router.steering, asked, decision, prices=FAR.prices, commitments=set_aside)
+        assert choice.buys(1.0)
+        expected.append(set_aside[0].expected)
+    assert expected == pytest.approx([0.08, 0.01])
 
 
 def test_a_plan_has_to_bring_more_where_dollars_are_short() -> None:
