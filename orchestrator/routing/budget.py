@@ -105,8 +105,9 @@ _BILLS: Final = 15.0
 """Bills over which the price of a task that goes far is taken."""
 _DOUBT: Final = 2.0
 """Factor for the amount set aside for a task of unknown cost: it multiplies the usual bill, or the dollars spent on the task so far."""
-_SURPRISE: Final = 2.5
-"""Times that what is set aside counts against the period: prices may rise while tasks are under way. Chosen on simulated price steps."""
+_SURPRISE: Final = 6.0
+"""Times that the dollars expected of tasks under way count against the period until a rise is known: prices may rise meanwhile. Chosen on
+simulated price steps."""
 _DEAREST: Final = 16.0
 """Bound of how many times more than expected tasks are taken to cost: a single odd task does not hold others back for long."""
 _RELIEF: Final = 0.2
