@@ -29,7 +29,7 @@ from .budget import WINDOW, LinearHead, inputs_of
 from .evidence_answers import SETS, answer_examples
 from .evidence_calls import NEAR, XLAM_1B, XLAM_7B, Calls, prompt_of
 from .evidence_measures import folds, read_rows, trained
-from .role_cards import LICENCES, by_role_examples, role_card, role_examples
+from .role_cards import LICENCES, QUICK_STEP, by_role_examples, role_card, role_examples
 from .supervised_streams import share_errors, worst_error
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ _AGENTS: Final = (RecordedAgent("near", Side.NEAR), RecordedAgent("far", Side.FA
 def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     """Points over random routing at the same realised share, by what the gain is taken from, and the error of the share.
 
-    A quick run takes every other task, in one order and one shift.
+    A quick run takes every other task, in one order and one shift, by cards of every fourth.
     """
-    tasks = _Mixed.of(folder, step=2 if quick else 1)
+    tasks = _Mixed.of(folder, step=2 if quick else 1, card_step=QUICK_STEP if quick else 1)
     mixed = [numpy.random.default_rng(seed).permutation(len(tasks.near)) for seed in range(1 if quick else 10)]
     shifted = list(tasks.shifts())[: 1 if quick else None]
     found: dict[str, Any] = {}
@@ -103,9 +103,9 @@ class _Mixed:
     """By the name of their figures."""
 
     @classmethod
-    def of(cls, folder: Path, *, step: int) -> "_Mixed":
-        """Read every `step`-th task of each set."""
-        sets = list(_sets(folder, step))
+    def of(cls, folder: Path, *, step: int, card_step: int) -> "_Mixed":
+        """Read every `step`-th task of each set. Cards of other sets are learned on every `card_step`-th of theirs."""
+        sets = list(_sets(folder, step, card_step))
         prompts = [prompt for each in sets for prompt in each.prompts]
         trained = _Judged.joined([each.trained() for each in sets])
         unlearned = _Judged.joined([each.unlearned() for each in sets])
@@ -194,8 +194,8 @@ class _TaskSet:
         return gains
 
 
-def _sets(folder: Path, step: int) -> Iterator[_TaskSet]:
-    answers = {f"{name.split()[0]}.jsonl.gz": role_examples(folder, name, step=step) for name in LICENCES}
+def _sets(folder: Path, step: int, card_step: int) -> Iterator[_TaskSet]:
+    answers = {f"{name.split()[0]}.jsonl.gz": role_examples(folder, name, step=card_step) for name in LICENCES}
     calls = Calls(read_rows(folder / "bfcl.jsonl.gz")[::step])
     examples = calls.examples(XLAM_1B, [model for model in NEAR if model != XLAM_1B])
     yield _TaskSet([prompt_of(row) for row in calls.rows], examples, XLAM_7B, role_card(list(answers.values())))

@@ -44,6 +44,8 @@ BY_HAND: Final[Mapping[str, tuple[float, float, float]]] = {
 """Centre, scale and the draft's weight of measures that no recorded set has: an invalid draft loses 1 in log odds, an ungrounded one 2,
 and one whose least confident words have a probability of 0.12 in place of 0.5 loses 0.5."""
 _OPINION: Final = Cost(seconds=1.0)
+QUICK_STEP: Final = 4
+"""A quick run learns role cards on every so many tasks: reading the drafts of all models takes long."""
 
 
 @cache
