@@ -6,10 +6,10 @@ calls went to the far agent; it counts unless its near agent has failed, whose w
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
@@ -24,13 +24,18 @@ from nearfar.protocols.fakes import Reply
 
 from .budget import WINDOW
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Flags = NDArray[numpy.bool_]
+
 SHARES: Final = (0.1, 0.2, 0.3)
 """The middle one in a quick run."""
 MIXES: Final = {"pevr": (Strategy.PEVR,), "eva": (Strategy.EVA,), "mixed": (Strategy.CASCADE, Strategy.PEVR, Strategy.EVA)}
 """Strategies of the tasks of a stream, in turn, by its name."""
 _PRICES: Final = Prices.model_validate({"input": 3, "output": 15, "source": "made up", "as_of": "2026-11-01"})
-_PLANS: Final = ({}, {"plan_below": 0.7}, {"plan_below": 0.7, "interval": 2})
-_CHECKS: Final = (
+_PLANS: Final[Sequence[Mapping[str, Any]]] = ({}, {"plan_below": 0.7}, {"plan_below": 0.7, "interval": 2})
+_CHECKS: Final[Sequence[Mapping[str, Any]]] = (
     {"interval": 2},
     {"interval": "none", "triggers": ["tool_error", "low_confidence"]},
     {"interval": 3, "triggers": ["tool_error", "loop", "answer"]},
@@ -174,7 +179,7 @@ def went_far(result: Result) -> bool:
     return any(call.side is Side.FAR for call in result.calls)
 
 
-def worst_error(far: Sequence[bool], share: float) -> float:
+def worst_error(far: "Sequence[bool] | Flags", share: float) -> float:
     """Return the largest distance of the share from its target over all windows, in points. `far`: for each task, in order."""
     sums = numpy.concatenate([[0], numpy.cumsum(far)])
     return float(100 * numpy.abs((sums[WINDOW:] - sums[:-WINDOW]) / WINDOW - share).max())
