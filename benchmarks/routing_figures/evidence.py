@@ -11,7 +11,7 @@ from .evidence_calls import call_figures
 
 
 def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
-    """All figures by name. Of answers in text, a quick run takes every other one, and does not choose among the pairs of models."""
+    """All figures by name. A quick run does not choose among the pairs of models that answer in text."""
     found = call_figures(folder)
     for answer_set in SETS:
         found |= answer_figures(answer_set, folder, quick=quick)

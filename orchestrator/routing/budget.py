@@ -120,9 +120,9 @@ class FarShareController:
     """Holds the share of tasks that go far.
 
     The share over any `window` tasks in a row is within `TOLERANCE` of the target, whatever the worths are: the debt never leaves
-    the bounds of half a tolerance, since a task that would take it beyond goes to the other side. Within the bounds the highest
-    worths go far. The share is over the tasks that were free to go either way; forced ones do not count. What could not be done, as
-    while the far side was away, is forgiven beyond the bounds, so that no flood follows.
+    the bounds of half a tolerance, since a task that would take it beyond goes to the other side, but for tasks that go far unasked.
+    Within the bounds the highest worths go far. The share is over the tasks that were free to go either way; forced ones do not
+    count. What could not be done, as while the far side was away, is forgiven beyond the bounds, so that no flood follows.
 
     Args:
         target: share of tasks that are to go far, from 0 to 1.
@@ -177,15 +177,18 @@ class FarShareController:
         with self._lock:
             self._recent.add(worth)
             self._luck = self._random.random()
-            self._owe(self._target - went_far)
+            self._owe(self._target - went_far, least=min(-self._bound, self._debt))
 
     def correct(self, *, counted_far: bool, went_far: bool | None) -> None:
-        """Count a task again by what came of it. None: leave it out, since nothing was left to choose in the end."""
-        with self._lock:
-            self._owe(counted_far - (self._target if went_far is None else went_far))
+        """Count a task again by what came of it. None: leave it out, since nothing was left to choose in the end.
 
-    def _owe(self, tasks: float) -> None:
-        self._debt = min(max(self._debt + tasks, -self._bound), self._bound)
+        A task that went far unasked may take the debt to twice its bound: forgiven earlier, such tasks would add to the share.
+        """
+        with self._lock:
+            self._owe(counted_far - (self._target if went_far is None else went_far), least=-2 * self._bound)
+
+    def _owe(self, tasks: float, *, least: float) -> None:
+        self._debt = min(max(self._debt + tasks, least), self._bound)
 
 
 class DollarRateController:

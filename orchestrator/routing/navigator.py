@@ -169,8 +169,8 @@ def gain_of_supervision(decision: RouteDecision) -> float:
 class SupervisionChoice:
     """Chooses whether the supervisor of one task is asked, and lets the budget count that.
 
-    A share of tasks counts a task as far where anything of it goes there. Dollars are those that plans and checks of such tasks were billed
-    together, before the first bill those of a plan.
+    A share of tasks counts a task as far where anything of it goes there. Dollars are those of a plan; under a rate of
+    dollars, those that plans and checks of such tasks were billed together.
 
     Args:
         steering: of the router.
@@ -202,7 +202,7 @@ class SupervisionChoice:
         self._plan_dollars = _plan_dollars(task, decision, prices)
         billed = self._steering.supervision.costs(self._supervisor, Side.FAR, tokens=self._tokens, prices=prices, kind=self._kind).dollars
         is_known = billed is not None and billed.source is EstimateSource.MEASURED
-        self._dollars = billed if is_known else self._plan_dollars
+        self._dollars = billed if is_known and not self.counts_tasks else self._plan_dollars
         self._commitments = commitments
 
     @property

@@ -71,6 +71,17 @@ def test_what_goes_far_unasked_counts_and_so_does_what_needs_no_plan(target: flo
     assert worst_error(far, target) <= 0.02
 
 
+@pytest.mark.parametrize("target", [0.1, 0.2, 0.3])
+def test_the_share_holds_where_half_of_it_goes_far_unasked_and_every_task_seems_worth_more_than_the_last(target: float) -> None:
+    controller, random, far = FarShareController(target, seed=0), Random(0), []
+    for worth in range(3000):
+        is_bought, is_forced = worth > controller.threshold, random.random() < target / 2
+        controller.observe(worth, went_far=is_bought)
+        controller.correct(counted_far=is_bought, went_far=is_bought or is_forced)
+        far.append(is_bought or is_forced)
+    assert worst_error(far, target) <= 0.02
+
+
 @pytest.mark.parametrize("target", [0.1, 0.3])
 def test_the_share_holds_without_the_tasks_that_are_left_out(target: float) -> None:
     """Of some tasks that were chosen about, planned or not, the near agent fails."""
