@@ -45,10 +45,7 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
 
 
 def _transfer(pairings: Sequence[Pairing], folder: Path, cards: Mapping[str, EscalationCard]) -> dict[str, Any]:
-    """What a card of each set recovers on every pairing of the other sets, against a card of the same tasks and the rule without one.
-
-    Cards that may be shipped are those of answers in text: only they have to hold. Results of BFCL are for evaluation only.
-    """
+    """What a card of each set recovers on every pairing of the other sets, against a card of the same tasks and the rule without one."""
     table: dict[str, dict[str, float]] = {}
     for each in pairings:
         known = pairing_examples(each, folder)
@@ -63,7 +60,7 @@ def _transfer(pairings: Sequence[Pairing], folder: Path, cards: Mapping[str, Esc
     return {
         "card_transfer": table,
         "card_transfer_least_margin": least,
-        "card_transfer_holds": all(least[name] >= -ALLOWED for name in least if name != "bfcl"),
+        "card_transfer_holds": all(margin >= -ALLOWED for margin in least.values()),
     }
 
 
