@@ -17,10 +17,11 @@ from typing import Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from ...protocols import ConfigError, ModelError, ModelNotFound, NearfarError
+from ...protocols.lazy import data_folder
 from ...protocols.steps import Value
 from ..gguf import check_part, model_parts, read_header
 from .download import Progress, content_of, locked, sha256_of
-from .hub import PREFIX, HubFile, HubOptions, HubReference, ModelHub, Snapshot, data_folder
+from .hub import PREFIX, HubFile, HubOptions, HubReference, ModelHub, Snapshot
 
 
 class StoredFile(Value):
