@@ -184,12 +184,12 @@ class RunStore:
         with self.database.reading() as session:
             return [run for (run,) in session.execute(query, (len(prefix), prefix, limit)).fetchall()]
 
-    def orphans(self) -> "Sequence[Run]":
+    def orphans(self, *, user: str | None = None) -> "Sequence[Run]":
         """Runs whose process has died, or gave them up when it was interrupted; the oldest first."""
         query = f"SELECT {_COLUMNS} FROM runs WHERE state = 'running' ORDER BY number"
         with self.database.reading() as session:
             runs = self._runs(session, session.execute(query).fetchall())
-        return [run for run in runs if run.is_orphaned]
+        return [run for run in runs if run.is_orphaned and user in (None, run.user)]
 
     def show(self, run: str, *, user: str | None = None) -> Run:
         """Return a run. Raises `NotFound` if the user has no such run."""
