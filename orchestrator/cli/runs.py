@@ -23,7 +23,7 @@ from ..task.stores import RunsConfig
 from ..tracing import TraceLine, TraceStore, open_traces
 from ..tracing.page import TraceRow, dollars_text, label_text, look_ups_of, rows_of
 from ..util.runtime import in_thread
-from ..util.text import printable, spell_out
+from ..util.text import printable, shorten, spell_out
 from . import options
 from .run import summary
 from .running import EXIT_FAILED, Line, Note, asynchronous, execute, fact_table, load_langgraph, notes, report_errors, right, show, table
@@ -377,12 +377,8 @@ def _row_text(row: TraceRow) -> Text:
     line = Text.assemble((f"{side}{prefix}{row.title}", style), ("  " + ", ".join(row.figures), "dim"))
     if private and row.label is not None:
         line.append(f"  [{label_text(row.label)}]", style="magenta")
-    said = " ".join(row.text.split()) if row.kind not in ("decision", "run") else row.text
-    return line if not said else line.append(f"\n{_shorten(said) if row.kind != 'decision' else said}", style="dim")
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}\u2026"
+    said = row.text if row.kind == "decision" else shorten(row.text, _SHOWN)
+    return line if not said else line.append(f"\n{said}", style="dim")
 
 
 def _write_private(path: Path, text: str) -> None:

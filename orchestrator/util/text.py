@@ -66,6 +66,12 @@ def spell_out(text: str) -> str:
     return "".join(character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text)
 
 
+def shorten(text: str, most: int) -> str:
+    """Return the text in one line of at most `most` characters."""
+    words = " ".join(text.split())
+    return words if len(words) <= most else f"{words[: most - 1]}\u2026"
+
+
 def _escape(match: "re.Match[str]") -> str:
     units = match.group().encode("utf-16-be").hex()
     return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
