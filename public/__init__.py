@@ -4,6 +4,7 @@ Every public name is here, and is loaded when it is first used. Modules below `n
 whose conformance suite checks agents of your own.
 """
 
+from nearfar import protocols
 from nearfar.protocols.lazy import lazy_names
 
 _NAMES = {
@@ -79,37 +80,23 @@ _NAMES = {
     "orchestrator.tracing.telemetry": "Observable instrument",
     "orchestrator.util.plugins": "FarPluginConfig NearPluginConfig",
     "protocols.access": "Clock",
-    "protocols.agent": (
-        "Agent AgentCard Capabilities DeviceState DeviceStateSource Execution Limits LongPrompt PowerSource Prices Rates Side "
-        "SimulatedDevice StepStream Thermal complete stream"
-    ),
+    "protocols.agent": "Rates",
     "protocols.attach": "Worker",
-    "protocols.attachments": "Attachment",
     "protocols.client": "RemoteAgent",
-    "protocols.errors": (
-        "AgentError ApprovalNeeded BudgetExceeded Cancelled ConfigError ContentFiltered ContextOverflow DeadlineExceeded "
-        "IdempotencyConflict InternalError InvalidOutput InvalidRequest LedgerConflict ModelError ModelNotFound NearfarError NoSuchModel "
-        "NotFound PermissionDenied PrivacyViolation ProviderAuthError QuotaExceeded RateLimited RequestRefused ResumeLost RunBusy Stalled "
-        "StepLost StoreCorrupt StoreError StoreUnavailable SyncRefused Unauthenticated Unavailable Unsupported UserError VersionConflict "
-        "WorkerCrashed"
-    ),
-    "protocols.fakes": "RecordedError RecordedOutcome ReplayAgent ScriptedAgent record",
+    "protocols.fakes": "RecordedError RecordedOutcome",
     "protocols.hub": "Hub WorkerTerms serve_hub",
     "protocols.items": "ItemAddress Source Tier",
     "protocols.limits": "Heartbeat",
     "protocols.security": "ClientCertificate Scope TokenRecord",
     "protocols.server": "Server serve",
     "protocols.step_log": "Retention",
-    "protocols.steps": (
-        "ApprovalRequest Effort EnergySource FinishReason Finished JsonSchema LikelyToken Message Performance ProviderState Sensitivity "
-        "StepEvent StepReply StepRequest TextDelta TokenLogprob ToolCall ToolCalled ToolChoice ToolResult ToolSpec Usage"
-    ),
     "protocols.tls": "ClientTls ServerTls",
     "protocols.token_file": "NewToken add_token load_tokens",
     "protocols.validation": "check_request",
 }
-"""The public names that each module defines."""
-_HOMES = dict(sorted((name, module) for module, names in _NAMES.items() for name in names.split()))
+"""The public names that each module defines, without those of the contract, which `nearfar.protocols` lists."""
+_OWN = {name: module for module, names in _NAMES.items() for name in names.split()}
+_HOMES = dict(sorted({**_OWN, **{name: f"protocols.{module}" for name, module in protocols._HOMES.items()}}.items()))
 """The module that defines each public name."""
 
 __all__ = [*_HOMES, "__version__"]

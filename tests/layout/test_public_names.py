@@ -48,10 +48,6 @@ def test_the_contract_declares_its_names_sorted() -> None:
     assert [name for name in names if not hasattr(contract, name)] == []
 
 
-def test_the_face_exports_all_of_the_contract() -> None:
-    assert set(importlib.import_module("nearfar.protocols").__all__) - set(nearfar.__all__) == set()
-
-
 def test_every_type_in_a_public_signature_is_public() -> None:
     public = {name: getattr(nearfar, name) for name in nearfar.__all__}
     missing = {
