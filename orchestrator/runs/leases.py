@@ -148,9 +148,12 @@ class RunDetails(Value):
     failure: RunFailure | None = None
 
 
-def read_details(store: "RunStore", run: str) -> RunDetails:
-    """Return the details of a run. Raises `NotFound` if there is none, `StoreCorrupt` if its record is damaged."""
-    run_line = store.show(run)
+def read_details(store: "RunStore", run: str, *, user: str | None = None) -> RunDetails:
+    """Return the details of a run.
+
+    Raises `NotFound` if the user has no such run, `StoreCorrupt` if its record is damaged.
+    """
+    run_line = store.show(run, user=user)
     kept = store.task(run)
     prompts = [message.text for message in kept.task.messages if message.role == "user"]
     outcome = store.outcome(run)
