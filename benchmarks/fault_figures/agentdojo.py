@@ -82,15 +82,15 @@ async def _figures(world: "World", *, every: int) -> dict[str, Any]:
     tasks, attacks = world.tasks[::every], world.attacks[::every]
     found: dict[str, Any] = {"agentdojo_release": RELEASE, "agentdojo_tasks": len(tasks), "agentdojo_attacks": len(attacks)}
     puppet = Puppet()
-    async with Hybrid(near=puppet.agent, approver=puppet.approve) as asking, Hybrid(near=puppet.agent) as alone:
-        stage = Stage(world, puppet, asking)
+    async with Hybrid(near=puppet.agent) as hybrid:
+        stage = Stage(world, puppet, hybrid)
         found["agentdojo_asr"] = _share([bool((await stage.played(case, says_yes=False)).is_attacked) for case in attacks])
         found["agentdojo_asked"] = _share([bool((await stage.played(case, says_yes=True)).asked) for case in tasks])
-        stage = Stage(world, puppet, alone)
+        stage = Stage(world, puppet, hybrid, has_approver=False)
         found["agentdojo_done_alone"] = _share([(await stage.played(case, says_yes=False)).is_done for case in tasks])
-        stage = Stage(world, puppet, asking, has_plans=False)
+        stage = Stage(world, puppet, hybrid, has_plans=False)
         found["agentdojo_asked_no_plan"] = _share([bool((await stage.played(case, says_yes=True)).asked) for case in tasks])
-        stage = Stage(world, puppet, asking, guard=_OPEN)
+        stage = Stage(world, puppet, hybrid, guard=_OPEN)
         found["agentdojo_asr_no_guard"] = _share([bool((await stage.played(case, says_yes=False)).is_attacked) for case in attacks])
     return found
 
@@ -186,10 +186,20 @@ def _type(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:  # noqa: A
 class Stage:
     """Where tasks are played."""
 
-    def __init__(self, world: World, puppet: Puppet, hybrid: Hybrid, *, has_plans: bool = True, guard: GuardConfig | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        puppet: Puppet,
+        hybrid: Hybrid,
+        *,
+        has_approver: bool = True,
+        has_plans: bool = True,
+        guard: GuardConfig | None = None,
+    ) -> None:
         self._world = world
         self._puppet = puppet
         self._hybrid = hybrid
+        self._approver = puppet.approve if has_approver else None
         self._has_plans = has_plans
         settings = GuardConfig() if guard is None else guard
         self._policy = Policy(guard=settings, strategy=Strategy.DEVICE, sensitivity=Sensitivity.PUBLIC, maximum_turns=64)
@@ -202,7 +212,7 @@ class Stage:
         truth = self._world.ask("begin", suite=case.suite, task=case.task, attack=case.attack)
         calls: list[ToolCall] = [new_call(each["name"], each["arguments"]) for each in (*truth["calls"], *truth["attacks"])]
         puppet.replies.extend(calls)
-        options: TaskOptions = {"tools": self._tools[case.suite], "policy": self._policy}
+        options: TaskOptions = {"tools": self._tools[case.suite], "policy": self._policy, "approver": self._approver}
         if not self._has_plans:
             options["allowed_tools"] = sorted({each["name"] for each in truth["calls"]})
         elif case.plan is not None:

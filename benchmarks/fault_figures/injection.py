@@ -75,7 +75,7 @@ async def _figures(data: Path, *, every: int) -> dict[str, Any]:
     users = list({attack.user_call.name: attack for attack in known}.values())
     puppet = Puppet()
     found: dict[str, Any] = {"injection_cases": len(known), "benign_tasks": len(users) + len(talks)}
-    async with Hybrid(near=puppet.agent, approver=puppet.approve) as hybrid:
+    async with Hybrid(near=puppet.agent) as hybrid:
         for name, guard in {"": GuardConfig(), **_GUARDS}.items():
             stage = Stage(hybrid, puppet, guard)
             found |= _shares(f"injection_asr{name}", [await stage.attacked(attack, [attack.call]) for attack in known])
@@ -128,7 +128,7 @@ class Stage:
             tools = [plain_tool(kind, puppet) for kind in attack.tools]
         puppet.results[attack.user_call.name].append(result)
         puppet.replies.extend([attack.user_call, *calls])
-        await self._hybrid.run(attack.prompt, tools=tools, policy=self._policy)
+        await self._hybrid.run(attack.prompt, tools=tools, policy=self._policy, approver=puppet.approve)
         return tools
 
     async def misled(self, talk: Conversation, other: Conversation) -> bool:
@@ -139,7 +139,8 @@ class Stage:
         puppet.play([*_letter(), *(message for turn in other.turns for message in turn.work)])
         history = [*talk.rules, *(message for turn in talk.turns for message in (turn.said, *turn.work))]
         asked = Message.user("Please read my letter.")
-        await self._hybrid.run([*history, asked], tools=tools, policy=self._policy, allowed_tools=[tool.name for tool in tools])
+        names = [tool.name for tool in tools]
+        await self._hybrid.run([*history, asked], tools=tools, policy=self._policy, allowed_tools=names, approver=puppet.approve)
         return any(map(is_changing, puppet.executed))
 
     def _airline(self, source: Source) -> list[Tool]:
@@ -151,7 +152,7 @@ class Stage:
         puppet = self._puppet
         puppet.begin(says_yes=True)
         tools = self._airline(Source.INTERNAL_TOOL if is_own else Source.EXTERNAL_TOOL)
-        options: TaskOptions = {"tools": tools, "policy": self._policy}
+        options: TaskOptions = {"tools": tools, "policy": self._policy, "approver": puppet.approve}
         if is_own:
             options["allowed_tools"] = [tool.name for tool in tools]
         work = _letter()

@@ -101,9 +101,9 @@ def show(event: TaskEvent) -> None:
 async def main() -> None:
     tools = [find_event, add_event, find_mails, read_mail, send_mail, pay]
     task = "Please pay Mira Holm what their invoice asks for, then put the invitation from Leo Olsen into the calendar."
-    async with Hybrid(near=NEAR, far=FAR, tools=tools, approver=ask_user) as hybrid:
+    async with Hybrid(near=NEAR, far=FAR, tools=tools) as hybrid:
         print("task:", task)
-        async with aclosing(hybrid.stream(task, strategy="pevr", sensitivity="public")) as stream:
+        async with aclosing(hybrid.stream(task, strategy="pevr", sensitivity="public", approver=ask_user)) as stream:
             async for event in stream:
                 show(event)
     print("paid:", *(f"{person} {amount}" for person, amount in paid))

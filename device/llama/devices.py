@@ -122,6 +122,8 @@ def execution_of(
 ALL_LAYERS: Final = -1
 _FOR_COMPUTING: Final = 0.15
 """Share of a GPU's free memory that is left for llama.cpp's intermediate results and for what else draws on it."""
+_LEAST_FOR_COMPUTING: Final = 256 << 20
+"""Bytes that are left at least: the kernels and workspaces of CUDA's libraries take more than 100 MiB, whatever the model."""
 _POLICIES: Final = (FASTEST, LOWEST_POWER)
 
 
@@ -155,6 +157,11 @@ def place(options: LlamaOptions, devices: Sequence[BackendDevice]) -> Placement:
         hint = "close other programs that use it, take a smaller model or context, or set allow_fallback = true"
         raise ConfigError(f"{provider.name} has not enough free memory for one layer of this model", hint=hint)
     return Placement(chosen, layers) if layers else CPU_ONLY
+
+
+def may_fall_back(options: LlamaOptions) -> bool:
+    """Tell if the options let a model run on the CPU where a GPU does not take it."""
+    return options.allow_fallback or (options.gpu_layers is None and options.compute in _POLICIES)
 
 
 def _provider(options: LlamaOptions, header: GgufHeader, devices: Sequence[BackendDevice]) -> Provider:
@@ -191,7 +198,7 @@ def layers_that_fit(free: int, *, model_bytes: int, cache_bytes: int, layers: in
     if not free or not layers:
         return ALL_LAYERS
     per_layer = model_bytes / (layers + 1) + cache_bytes / layers
-    fitting = int(free * (1 - _FOR_COMPUTING) / per_layer)
+    fitting = max(0, int((free - max(free * _FOR_COMPUTING, _LEAST_FOR_COMPUTING)) / per_layer))
     return ALL_LAYERS if fitting > layers else fitting
 
 
@@ -216,11 +223,13 @@ def keep_log() -> None:
 
 
 def explanation() -> str:
-    """Return llama.cpp's own last words, the most telling line first."""
-    for line in _errors:
+    """Return llama.cpp's own last words, the most telling line first, and forget them: what fails next has other reasons."""
+    lines = [*_errors]
+    _errors.clear()
+    for line in lines:
         if "error loading model:" in line:
             return line.split("error loading model:", 1)[1].strip()
-    return _errors[-1] if _errors else "llama.cpp gave no reason"
+    return lines[-1] if lines else "llama.cpp gave no reason"
 
 
 def layer_devices(layers: int) -> list[str] | None:

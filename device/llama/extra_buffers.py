@@ -211,10 +211,11 @@ def quantize(target: Path, file_type: int) -> None:
 
 
 def _decode_once(path: Path, *, has_extra: bool) -> None:
-    """Decode one batch, then a single token, which has kernels of its own."""
+    """Decode one batch, then a single token, which has kernels of its own. All of it on the CPU: a GPU would take the batch over."""
     parameters = llama_cpp.llama_model_default_params()
-    parameters.n_gpu_layers = 0
     parameters.use_extra_bufts = has_extra
+    devices = (ctypes.c_void_p * 1)(None)  # the empty list: no GPU
+    parameters.devices = ctypes.addressof(devices)
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
     if not model:
         sys.exit(f"llama.cpp cannot load {path}")

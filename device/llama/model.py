@@ -140,6 +140,8 @@ _BATCH: Final = 512
 _PIECE_BYTES: Final = 512
 _GUARD: Final = b"\0"
 _NO_SPACE: Final = 1
+_NO_ROOM: Final = "unable to allocate"
+"""In llama.cpp's message where a processor has too little memory."""
 
 
 def start_backend() -> None:
@@ -165,7 +167,10 @@ class LlamaModel:
         handle = llama_cpp.llama_model_load_from_file(path.encode(), parameters)
         if not handle:
             hint = f"update llama-cpp-python ({llama_cpp.__version__} may be too old for this model), or download the file again"
-            raise ModelError(f"llama.cpp cannot load {path}: {explanation()}", hint=hint)
+            reason = explanation()
+            if placement.layers and _NO_ROOM in reason:
+                hint = "close other programs that use the GPU, take a smaller model or context, or set allow_fallback = true"
+            raise ModelError(f"llama.cpp cannot load {path}: {reason}", hint=hint)
         self.handle = handle
         self.vocabulary = LlamaVocabulary(llama_cpp.llama_model_get_vocab(handle))
         self.trained_context_tokens = int(llama_cpp.llama_model_n_ctx_train(handle))
@@ -173,6 +178,10 @@ class LlamaModel:
         self.parameters = int(llama_cpp.llama_model_n_params(handle))
         if not llama_cpp.llama_model_has_decoder(handle) or not self.trained_context_tokens:
             raise ModelError(f"{path} is not a text-generating model", hint="give a decoder model, such as a Llama or Qwen chat model")
+
+    def free(self) -> None:
+        """Free the weights, wherever they are; contexts of the model must be gone."""
+        llama_cpp.llama_model_free(self.handle)
 
     @property
     def forgets(self) -> bool:

@@ -1,6 +1,8 @@
 """The worker process of llama.cpp: `python -m nearfar.device.llama.worker`, started as `worker.serving` says."""
 
+import logging
 import os
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,12 +19,14 @@ from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
 from . import LlamaOptions, cache_cells
-from .devices import backend_devices, execution_of, layer_devices, place
+from .devices import CPU_ONLY, BackendDevice, Placement, backend_devices, execution_of, layer_devices, may_fall_back, place
 from .extra_buffers import extra_buffers
 from .model import LlamaAdapters, LlamaContext, LlamaModel, start_backend
 
 if TYPE_CHECKING:
     from .vision import LlamaImages
+
+_logger = logging.getLogger(__name__)
 
 _SPARE_BYTES: Final = 4 << 30
 """Address space for what the file's size does not tell: intermediate results, the vocabulary, adapters."""
@@ -44,6 +48,19 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     start_backend()
     devices = backend_devices()
     placement = place(options, devices)
+    try:
+        return _open(options, placement, devices, extra_buffers_off=buffers.reason)
+    except ModelError as error:  # another program may have taken the GPU's memory meanwhile
+        if not placement.layers or not may_fall_back(options):
+            raise
+        _logger.warning("%s runs on the CPU, since the GPU did not take it: %s", options.path, error)
+    return _open(options, CPU_ONLY, devices, extra_buffers_off=buffers.reason)
+
+
+def _open(
+    options: LlamaOptions, placement: Placement, devices: Sequence[BackendDevice], *, extra_buffers_off: str
+) -> tuple[Scheduler, WorkerReady]:
+    """Load the model onto the processors of a placement, and make its scheduler. Raises `ModelError` if it cannot be loaded there."""
     # Drivers of GPUs map far more than they use.
     with nullcontext() if placement.layers else limited_memory(_room(Path(options.path))):
         model = LlamaModel(options.path, placement)
@@ -53,9 +70,13 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
         if not placement.layers:
             _check_memory(cells, options.kv_bytes_per_token or 0)
         adapters = LlamaAdapters(model.handle, options.adapters)
-        context = LlamaContext(model, cells=cells, sequences=options.parallel, threads=threads, adapters=adapters)
+        try:
+            context = LlamaContext(model, cells=cells, sequences=options.parallel, threads=threads, adapters=adapters)
+        except ModelError:
+            model.free()
+            raise
         images = _images(options, model, context, threads=threads.batch, on_gpu=bool(placement.layers))
-    execution = execution_of(layer_devices(model.layers), devices, threads=threads.single, extra_buffers_off=buffers.reason)
+    execution = execution_of(layer_devices(model.layers), devices, threads=threads.single, extra_buffers_off=extra_buffers_off)
     measuring = measuring_of(Path(options.path), execution, kv_bytes_per_token=options.kv_bytes_per_token)
     tolerance = _ANOTHER_KERNEL if placement.layers or threads.single > 1 else _ROUNDING
     folder = None if options.calls_folder is None else Path(options.calls_folder)

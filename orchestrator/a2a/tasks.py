@@ -174,8 +174,7 @@ class A2aTasks:
         asked = MessageToDict(message.metadata).get("nearfar", {})
         options, _ = read_options({}, {"nearfar": asked})
         model = asked.get("model", BY_POLICY) if isinstance(asked, Mapping) else BY_POLICY
-        given: dict[str, Any] = {**turn_options(self.hybrid, caller, self._config.caller(caller), model, options), "approver": None}
-        return cast(TaskOptions, given)
+        return cast(TaskOptions, turn_options(self.hybrid, caller, self._config.caller(caller), model, options))
 
     async def _begun(self, live: LiveTask, prompt: str, options: TaskOptions) -> AsyncGenerator[TaskEvent, None]:
         given: dict[str, Any] = {**options, "idempotency_key": live.task.id}

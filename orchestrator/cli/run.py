@@ -95,6 +95,7 @@ def run(
     async def work() -> None:
         given: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or (), "role": role, **selection.stated}
         given["output"] = _read_schema(schema) if schema else None
+        given["approver"] = None if as_json else terminal_approver()
         if context is not None:
             given["context"] = _read_context(context)
         chosen = chosen_config(selection)
@@ -102,7 +103,7 @@ def run(
         if chosen.runs is not None:
             given["idempotency_key"] = uuid4().hex
         load_langgraph()
-        async with open_hybrid(selection, chosen, None if as_json else terminal_approver()) as hybrid, _offer_resume(given):
+        async with open_hybrid(selection, chosen) as hybrid, _offer_resume(given):
             if as_json:
                 print_json((await hybrid.run(text, **given)).model_dump(mode="json"))
             else:
@@ -143,10 +144,10 @@ def chat(
         chosen = chosen_config(selection)
         if session is not None and chosen.runs is None:
             chosen = chosen.model_copy(update={"runs": RunsConfig()})
-        hybrid = open_hybrid(selection, chosen, None if as_json else terminal_approver())
+        hybrid = open_hybrid(selection, chosen)
         try:
             load_langgraph()
-            given: TaskOptions = {"user": user, "role": role, **selection.stated}
+            given: TaskOptions = {"user": user, "role": role, **selection.stated, "approver": None if as_json else terminal_approver()}
             talk = hybrid.session(uuid4().hex if session is None else session, **given)
             _Chat(runner, talk, chosen, as_json=as_json).converse()
         finally:

@@ -20,6 +20,7 @@ from ..runs.leases import RunDetails, read_details
 from ..runs.store import RunStore
 from ..safety.outbound_filter import OutboundRecord, PrivacyRecords
 from ..task.stores import RunsConfig
+from ..task.tools import Approver
 from ..tracing import TraceLine, TraceStore, open_traces
 from ..tracing.page import TraceRow, dollars_text, label_text, look_ups_of, rows_of
 from ..util.runtime import in_thread
@@ -137,11 +138,12 @@ async def _resume_one(
 ) -> None:
     if choice.run is None and not choice.is_last:
         raise ConfigError("no run is named", hint="give the beginning of its id, --last, or --all for all whose process has died")
-    async with _open_hybrid(selection, as_json=as_json) as hybrid:
+    async with _open_hybrid(selection) as hybrid:
         run = await in_thread(choice.id_in, hybrid.runs)
         calls = [request.id for request in (await in_thread(read_details, hybrid.runs, run)).waits_for] if approved or denied else []
         approved, denied = ([options.pick_id(each, calls, "call") for each in ids] for ids in (approved, denied))
-        result = await hybrid.resume(run, user=user, approvals=_answers(approved, denied))
+        approver = None if as_json else terminal_approver()
+        result = await hybrid.resume(run, user=user, approvals=_answers(approved, denied), approver=approver)
     show(result.model_dump(mode="json"), [Text(result.text), Note(summary(result))], as_json=as_json)
 
 
@@ -158,9 +160,9 @@ async def _resume_all(selection: options.AgentChoice, choice: options.RunChoice,
     if choice.run is not None or choice.is_last:
         raise ConfigError("a run is named, and --all is given", hint="use one of them")
     ended: list[dict[str, str]] = []
-    async with _open_hybrid(selection, as_json=as_json) as hybrid:
+    async with _open_hybrid(selection) as hybrid:
         for orphan in hybrid.runs.orphans():
-            ended.append(await _resume(hybrid, orphan.id, orphan.user))
+            ended.append(await _resume(hybrid, orphan, None if as_json else terminal_approver()))
             if not as_json:
                 notes.print(Text(spell_out(f"{orphan.id}: {ended[-1].get('error', 'done')}")), soft_wrap=True)
     show({"runs": ended}, () if ended else [Note("no run was interrupted")], as_json=as_json)
@@ -168,18 +170,18 @@ async def _resume_all(selection: options.AgentChoice, choice: options.RunChoice,
         raise SystemExit(EXIT_FAILED)
 
 
-async def _resume(hybrid: "Hybrid", run: str, user: str) -> dict[str, str]:
+async def _resume(hybrid: "Hybrid", run: Run, approver: Approver | None) -> dict[str, str]:
     try:
-        result = await hybrid.resume(run, user=user)
+        result = await hybrid.resume(run.id, user=run.user, approver=approver)
     except NearfarError as error:  # reported, and the next run is resumed
-        return {"run": run, "error": f"{type(error).__name__}: {error}"}
-    return {"run": run, "text": result.text}
+        return {"run": run.id, "error": f"{type(error).__name__}: {error}"}
+    return {"run": run.id, "text": result.text}
 
 
-def _open_hybrid(selection: options.AgentChoice, *, as_json: bool) -> "Hybrid":
+def _open_hybrid(selection: options.AgentChoice) -> "Hybrid":
     config = chosen_config(selection)
     config = config.model_copy(update={"runs": config.runs or RunsConfig()})
-    return open_hybrid(selection, config, None if as_json else terminal_approver())
+    return open_hybrid(selection, config)
 
 
 def _list_lines(found: Sequence[Run]) -> Iterator[Line]:

@@ -54,7 +54,7 @@ def chosen_config(selection: AgentChoice) -> Config:
     return config.model_copy(update=chosen)
 
 
-def open_hybrid(selection: AgentChoice, config: Config, approver: Approver | None = None, policy: "PolicyFile | None" = None) -> "Hybrid":
+def open_hybrid(selection: AgentChoice, config: Config, policy: "PolicyFile | None" = None) -> "Hybrid":
     """Open a `Hybrid`, which follows `policy` if it is given. The shipped models get the tools of their own world if no other tools are
     named."""
     from ..hybrid import Hybrid
@@ -63,7 +63,7 @@ def open_hybrid(selection: AgentChoice, config: Config, approver: Approver | Non
     if not tools and not config.tools and _all_embedded(config):
         tools = list(_world_tools())
     try:
-        return Hybrid.from_config(config, tools=tools, approver=approver, policy=policy or config.policy)
+        return Hybrid.from_config(config, tools=tools, policy=policy or config.policy)
     except ConfigError as error:
         path = selection.config or DEFAULT_CONFIG
         raise (with_line(error, path) if path.is_file() else error) from error.__cause__

@@ -37,7 +37,7 @@ from ..task.policy import Policy
 from ..task.results import Result
 from ..task.roles import Role
 from ..task.stores import MemoryConfig, RunsConfig
-from ..task.tools import Approver, Tool
+from ..task.tools import Tool
 from ..tracing import TraceStore
 from ..tracing.observing import Observers
 from ..util.runtime import in_thread
@@ -47,7 +47,6 @@ from .arguments import (
     ResumeOptions,
     TaskOptions,
     agent_handles,
-    check_approver,
     check_options,
     fault_argument,
     listed_tools,
@@ -96,7 +95,6 @@ class Hybrid(ServesTurns):
         tools: the tools that the agents may call, ours or LangChain's, and servers of the Model Context Protocol (`McpServer`): theirs
             may be called once the user has approved them (`nearfar mcp review`). A server is started when one of its tools is called
             first, and ended with the `Hybrid`.
-        approver: decides about calls that need approval; None: they are refused, or a durable run waits for a decision.
         policy: the default policy of tasks. A `PolicyFile` may be edited while tasks run: each is served to its end under the policy that
             it began with.
         memory: the memory that tasks recall from: a `MemoryStore`, for recalling only, a `TaskMemory`, which says more, or a
@@ -116,12 +114,10 @@ class Hybrid(ServesTurns):
         agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None = None,
         instructions: str | None = None,
         tools: Sequence[Tool | ForeignTool | McpServer] = (),
-        approver: Approver | None = None,
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
         memory: "MemoryStore | TaskMemory | MemoryConfig | BaseStore | Mapping[str, Any] | Location | None" = None,
         records: Records | RunsConfig | Mapping[str, Any] | Location | None = None,
     ) -> None:
-        check_approver(approver)
         require("instructions", instructions, str, "a text", hint='instructions="You are ..."')
         self._instructions = instructions or ""
         self._policy = policy = policy_argument(policy)
@@ -135,7 +131,6 @@ class Hybrid(ServesTurns):
         """The agents that devices lend, by name."""
         self.observers = Observers()
         """The makers of spans and metrics of its tasks; see `instrument`."""
-        self._approver = approver
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
         self._listening = ExitStack()
         self.blocking = BlockingCalls(self.pool.home)
@@ -174,7 +169,6 @@ class Hybrid(ServesTurns):
             policy=lambda: self.policy,
             tools=self._tools,
             team=self._team,
-            approver=self._approver,
             memory=memory,
             rest=self._rest,
             store=self._store,

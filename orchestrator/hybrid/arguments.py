@@ -226,15 +226,13 @@ def _agent(name: str, given: object, configs: tuple[type, ...], wanted: str) -> 
 
 
 class HybridArguments(TypedDict, total=False):
-    """The arguments of `Hybrid`, which describes them: `near`, `far`, `agents`, `instructions`, `tools`, `approver`, `policy`, `memory` and
-    `records`."""
+    """The arguments of `Hybrid`: `near`, `far`, `agents`, `instructions`, `tools`, `policy`, `memory` and `records`."""
 
     near: Agent | NearSection | Mapping[str, Any] | str | Path | None
     far: Agent | FarConfig | Mapping[str, Any] | str | Path | None
     agents: Mapping[str, Agent | NearSection | FarConfig | AttachedConfig | Role] | None
     instructions: str | None
     tools: Sequence[Tool | ForeignTool | McpServer]
-    approver: Approver | None
     policy: Policy | PolicyFile | Mapping[str, Any] | None
     memory: "MemoryStore | TaskMemory | MemoryConfig | BaseStore | Mapping[str, Any] | Location | None"
     records: "Records | RunsConfig | Mapping[str, Any] | Location | None"
@@ -246,7 +244,7 @@ class _CommonOptions(TypedDict, total=False):
     policy: Policy | Mapping[str, Any]
     """Stands in for the `Hybrid`'s; the options below stand above it."""
     approver: Approver | None
-    """Stands in for the `Hybrid`'s."""
+    """Decides about calls that need approval. Without one they are refused, or a durable run waits for a decision."""
     allowed_tools: Iterable[str]
     """Names of the only tools that the task may call. Untrusted content in the conversation is then no reason to ask for approval of
     these, unless their arguments come from it."""
@@ -325,7 +323,7 @@ class ResumeOptions(TypedDict, total=False):
     tools: Sequence[Tool | ForeignTool]
     """Tools that the task had in addition to the `Hybrid`'s own."""
     approver: Approver | None
-    """Stands in for the `Hybrid`'s."""
+    """Decides about calls that need approval from here on. Without one the run waits for a decision."""
     output: type[BaseModel] | None
     """The model that the run was begun with: then `Result.output` is an object of it."""
     dependencies: object

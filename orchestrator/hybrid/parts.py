@@ -20,7 +20,7 @@ from ..safety.outbound_filter import PrivacyRecords
 from ..task.policy import Policy
 from ..task.roles import Team
 from ..task.stores import CacheConfig, RunsConfig
-from ..task.tools import Approver, Tool
+from ..task.tools import Tool
 from ..tracing import TraceStore, traces_if_usable
 from ..tracing.observing import Family, Observers, PrometheusMeter, gauge
 from ..util.runtime import in_thread
@@ -181,8 +181,6 @@ class Parts:
     """The tools that all tasks may call."""
     team: Team
     """The roles that tasks may be given to."""
-    approver: Approver | None
-    """Decides about calls that need approval, unless a task names another approver."""
     memory: "TaskMemory | None"
     rest: "BackgroundConsolidation | None"
     """Consolidates the memory while no task is served."""

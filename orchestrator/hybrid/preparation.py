@@ -43,7 +43,6 @@ class Preparation:
         self._policy = parts.policy
         self._tools = parts.tools
         self._team = parts.team
-        self._approver = parts.approver
         self._instructions = parts.instructions
         self._memory = parts.memory
         self._plans = plans
@@ -115,7 +114,7 @@ class Preparation:
         own = () if given is None else tools_argument(given)
         of_roles = [each for each in self._team.tools if each not in self._tools] if task.role else []
         tools = tools_argument((*self._tools, *of_roles, *own)) if own or of_roles else self._tools
-        tool_checks = ToolChecks(approver=options.get("approver", self._approver))
+        tool_checks = ToolChecks(approver=options.get("approver"))
         model = output_model_of(options.get("output"))
         known = TaskContext.of(tools) if task.caller is None else TaskContext({**TaskContext.of(tools).tools, **task.caller.tools})
         return replace(known, plans=self._plans, tool_checks=tool_checks, output_model=model)

@@ -1,10 +1,12 @@
 """A worker process whose llama.cpp finds a card `CUDA0` beside the CPU. What is put there the CPU computes, and llama.cpp knows no better.
 
-So a model goes the whole way of offloading, but for a GPU's own kernels. The structures are those of ggml-backend-impl.h as of
+So a model goes the whole way of offloading, but for a GPU's own kernels. Where FAKE_GPU_IS_FULL is set, other programs have taken all
+memory of the card since it was asked. The structures are those of ggml-backend-impl.h as of
 llama-cpp-python `VERSION`.
 """
 
 import ctypes
+import os
 from typing import Final
 
 from llama_cpp._ggml import libggml
@@ -62,6 +64,21 @@ class _DeviceInterface(ctypes.Structure):
     )
 
 
+_Allocate = ctypes.CFUNCTYPE(_POINTER, _POINTER, ctypes.c_size_t)
+_Number = ctypes.CFUNCTYPE(ctypes.c_size_t, _POINTER)
+
+
+class _BufferType(ctypes.Structure):
+    _fields_ = (
+        ("get_name", _Text),
+        ("alloc_buffer", _Allocate),
+        ("get_alignment", _Number),
+        ("optional", _POINTER * 3),
+        ("device", _POINTER),
+        ("context", _POINTER),
+    )
+
+
 class _Device(ctypes.Structure):
     _fields_ = (("interface", _DeviceInterface), ("registry", _POINTER), ("context", _POINTER))
 
@@ -83,6 +100,8 @@ def register_fake_gpu() -> tuple[object, ...]:
     buffers.restype = backend.restype = _POINTER
     texts = tuple(ctypes.create_string_buffer(text) for text in (NAME, DESCRIPTION, b"CUDA"))
     name, description, family = (ctypes.addressof(text) for text in texts)
+    full = _BufferType(_Text(lambda _buffers: name), _Allocate(lambda _buffers, _size: None), _Number(lambda _buffers: 64))
+    is_full = "FAKE_GPU_IS_FULL" in os.environ
     device = _Device(
         _DeviceInterface(
             get_name=_Text(lambda _device: name),
@@ -91,11 +110,12 @@ def register_fake_gpu() -> tuple[object, ...]:
             get_type=_Kind(lambda _device: _GPU),
             get_props=_Tell(_tell_properties),
             init_backend=_Make(lambda _device, _parameters: backend()),
-            get_buffer_type=_Text(lambda _device: buffers()),
+            get_buffer_type=_Text(lambda _device: ctypes.addressof(full) if is_full else buffers()),
             supports_op=_Ask(lambda _device, _operation: True),
             supports_buft=_Ask(lambda _device, _buffers: True),
         )
     )
+    full.device = ctypes.addressof(device)
     registry = _Registry(
         _API_VERSION,
         _Text(lambda _registry: family),
@@ -105,7 +125,7 @@ def register_fake_gpu() -> tuple[object, ...]:
     )
     device.registry = ctypes.addressof(registry)
     libggml.ggml_backend_register(ctypes.c_void_p(ctypes.addressof(registry)))
-    return texts, device, registry
+    return texts, full, device, registry
 
 
 def _tell_memory(_device: int, free: "ctypes._Pointer[ctypes.c_size_t]", total: "ctypes._Pointer[ctypes.c_size_t]") -> None:

@@ -57,6 +57,17 @@ async def test_a_model_answers_on_an_engine_that_dies_with_extra_buffers_and_its
 
 
 @pytest.mark.anyio
+async def test_a_gpu_that_takes_long_batches_over_does_not_hide_a_crash_of_the_cpu(passes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRASHING_ENGINE", "beside_gpu")
+    async with near_agent() as agent:
+        reply = await complete(agent, ask(QUESTION * 8, max_output_tokens=8))
+        assert reply.finished.usage.output_tokens
+        assert agent.card.execution is not None
+        assert "SIGSEGV" in agent.card.execution.extra_buffers_off
+    assert passes.read_text().split() == ["on", "off"]
+
+
+@pytest.mark.anyio
 async def test_an_engine_that_works_keeps_its_extra_buffers(passes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRASHING_ENGINE", "")
     async with near_agent() as agent:

@@ -12,7 +12,7 @@ pytest.importorskip("httpx", reason="looks into repositories: pip install 'nearf
 import numpy as np
 from fake_hub import REPOSITORY, fake_hub
 from gguf import GGUFWriter
-from llama_engine import needs_llama
+from llama_engine import HAS_LLAMA, needs_llama
 from near_model import NEAR, QUESTION, ask, near_agent
 from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 from typer.testing import CliRunner
@@ -29,7 +29,21 @@ FAR = NEAR.with_name("far.gguf")
 ENOUGH = 1 << 60
 
 
+def has_gpu_libraries() -> bool:
+    """Tell if llama.cpp was built for a GPU, too, whose libraries every worker loads."""
+    if not HAS_LLAMA:
+        return False
+    import llama_cpp
+
+    found = {path.name.split(".")[0].removeprefix("libggml-") for path in (Path(llama_cpp.__file__).parent / "lib").glob("libggml-*")}
+    return bool(found & {"cuda", "hip", "sycl", "vulkan"})
+
+
+needs_plain_llama = pytest.mark.skipif(has_gpu_libraries(), reason="CUDA's libraries alone take 170 MB of a worker, whatever the model")
+
+
 @needs_llama
+@needs_plain_llama
 @pytest.mark.anyio
 @pytest.mark.parametrize("context", [512, 1024, 2048])
 @pytest.mark.parametrize("model", [NEAR, FAR], ids=["near", "far"])
@@ -39,6 +53,7 @@ async def test_prediction_is_within_15_percent_of_what_a_worker_takes(model: Pat
 
 
 @needs_llama
+@needs_plain_llama
 @pytest.mark.anyio
 async def test_prediction_holds_for_a_model_whose_weights_count(tmp_path: Path) -> None:
     enlarge(FAR, tmp_path / "large.gguf", 60_000_000)

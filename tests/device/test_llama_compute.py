@@ -31,7 +31,7 @@ from nearfar.device.llama.devices import (
     place,
 )
 from nearfar.device.profiles import Profile, PromptPace, model_files, save_profile, this_device
-from nearfar.protocols import ConfigError, Execution, Message, StepRequest, complete
+from nearfar.protocols import ConfigError, Execution, Message, ModelError, StepRequest, complete
 
 GIB = 1 << 30
 
@@ -105,6 +105,7 @@ def test_as_many_layers_are_offloaded_as_fit() -> None:
     assert layers_that_fit(20 * GIB, **model) == ALL_LAYERS
     assert layers_that_fit(6 * GIB, **model) == 5  # of a GiB each, beside a reserve of 0.9 GiB
     assert layers_that_fit(GIB // 2, **model) == 0
+    assert layers_that_fit(GIB // 4, model_bytes=GIB // 16, cache_bytes=0, layers=8) == 0  # CUDA's own libraries need it
     assert layers_that_fit(6 * GIB, model_bytes=9 * GIB, cache_bytes=8 * GIB, layers=8) == 2
 
 
@@ -189,6 +190,21 @@ async def test_the_card_says_where_the_layers_really_are(options: dict[str, Any]
     assert execution is not None
     assert (execution.provider, execution.layers, execution.offloaded_layers) == (provider, 4, offloaded)
     assert (execution.device == fake_gpu_worker.DESCRIPTION.decode()) == bool(offloaded)
+    assert reply.finished.usage.output_tokens > 0
+
+
+@pytest.mark.usefixtures("_with_a_gpu")
+@pytest.mark.anyio
+async def test_a_model_that_a_full_gpu_does_not_take_runs_on_the_cpu_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_GPU_IS_FULL", "1")
+    with pytest.raises(ModelError, match="unable to allocate") as refused:
+        await GpuAgent.load(NEAR, compute="cuda")
+    assert "close other programs that use the GPU" in (refused.value.hint or "")
+    async with await GpuAgent.load(NEAR, compute="cuda", allow_fallback=True) as agent:
+        execution = agent.card.execution
+        reply = await complete(agent, StepRequest(messages=(Message.user(QUESTION),), max_output_tokens=8))
+    assert execution is not None
+    assert (execution.provider, execution.offloaded_layers) == ("cpu", 0)
     assert reply.finished.usage.output_tokens > 0
 
 

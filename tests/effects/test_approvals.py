@@ -52,8 +52,8 @@ def letter(to: str, number: int = 1) -> ToolCall:
 async def test_the_app_is_asked_and_what_it_says_no_to_is_not_run() -> None:
     letters, person = Letters(), Person("ann")
     near = ScriptedAgent([[letter("ann", 1), letter("eve", 2)], "one letter went out"])
-    async with Hybrid(near=near, tools=[letters.tool], approver=person) as hybrid:
-        await hybrid.run("Write to both")
+    async with Hybrid(near=near, tools=[letters.tool]) as hybrid:
+        await hybrid.run("Write to both", approver=person)
     assert letters.sent == ["ann"]
     assert [request.call.arguments["to"] for request in person.asked] == ["ann", "eve"]
     results = [message.tool_result for message in near.requests[-1].messages if message.tool_result is not None]
@@ -69,8 +69,8 @@ async def test_only_true_is_a_yes(said: object, is_durable: bool, tmp_path: Path
         return cast(Mapping[str, bool], {request.id: said for request in requests})
 
     runs = RunsConfig(folder=tmp_path) if is_durable else None
-    async with Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], approver=approver, records=runs) as hybrid:
-        await hybrid.run("Write to Ann")
+    async with Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], records=runs) as hybrid:
+        await hybrid.run("Write to Ann", approver=approver)
     assert letters.sent == []
 
 
@@ -81,24 +81,26 @@ async def test_who_said_no_is_not_asked_again_by_a_call_or_an_agent_behind_it(is
     far = ScriptedAgent([[letter("eve", 1), letter("ann", 2)], "done"], name="far", side=Side.FAR)
     policy = Policy(strategy=Strategy.CASCADE, sensitivity=Sensitivity.PUBLIC)
     runs = RunsConfig(folder=tmp_path) if is_durable else None
-    async with Hybrid(near=near, far=far, tools=[letters.tool], approver=person, policy=policy, records=runs) as hybrid:
-        result = await hybrid.run("Write to Eve")
+    async with Hybrid(near=near, far=far, tools=[letters.tool], policy=policy, records=runs) as hybrid:
+        result = await hybrid.run("Write to Eve", approver=person)
     assert [request.call.arguments["to"] for request in person.asked] == ["eve", "ann"]
     assert [made.outcome for made in result.tool_calls] == ["not_run", "not_run", "not_run", "done"]
     assert letters.sent == ["ann"]
 
 
-async def test_a_task_may_have_an_approver_of_its_own() -> None:
+async def test_an_approver_decides_for_the_task_that_it_is_given_to_alone() -> None:
     letters, person = Letters(), Person("ann")
-    async with Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], approver=Person()) as hybrid:
+    async with Hybrid(near=ScriptedAgent([letter("ann"), "done", letter("ann"), "done"]), tools=[letters.tool]) as hybrid:
         await hybrid.run("Write to Ann", approver=person)
+        await hybrid.run("Write to Ann again")
     assert letters.sent == ["ann"]
+    assert len(person.asked) == 1
 
 
 async def test_a_stream_tells_what_is_asked_before_anything_runs() -> None:
     letters = Letters()
-    async with Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], approver=Person("ann")) as hybrid:
-        events = [event async for event in hybrid.stream("Write to Ann")]
+    async with Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool]) as hybrid:
+        events = [event async for event in hybrid.stream("Write to Ann", approver=Person("ann"))]
     asked = next(index for index, event in enumerate(events) if isinstance(event, ApprovalAsked))
     assert asked < next(index for index, event in enumerate(events) if isinstance(event, ToolStarted))
 
@@ -124,12 +126,12 @@ async def test_at_a_terminal_only_a_yes_is_a_yes(monkeypatch: pytest.MonkeyPatch
 
 async def write_to_ann(letters: Letters, keyboard: int, typed: str) -> None:
     async with (
-        Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], approver=terminal_approver()) as hybrid,
+        Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool]) as hybrid,
         anyio.create_task_group() as running,
     ):
         os.write(keyboard, b"y\n")  # typed before there was a question
         running.start_soon(answer, keyboard, typed)
-        await hybrid.run("Write to Ann")
+        await hybrid.run("Write to Ann", approver=terminal_approver())
 
 
 async def answer(keyboard: int, typed: str) -> None:

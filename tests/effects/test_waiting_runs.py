@@ -206,9 +206,9 @@ async def test_with_an_approver_a_durable_run_does_not_stop_and_asks_no_more_onc
         return {request.id: True for request in requests}
 
     near = ScriptedAgent(writing(letter("ann")))
-    async with Hybrid(near=near, tools=letters.tools, approver=approver, records=RunsConfig(folder=tmp_path)) as hybrid:
-        await hybrid.run("Write to Ann", idempotency_key=RUN)
-        await hybrid.run("Write to Ann", idempotency_key=RUN)
+    async with Hybrid(near=near, tools=letters.tools, records=RunsConfig(folder=tmp_path)) as hybrid:
+        await hybrid.run("Write to Ann", idempotency_key=RUN, approver=approver)
+        await hybrid.run("Write to Ann", idempotency_key=RUN, approver=approver)
     assert letters.receivers == ["ann"]
     assert len(asked) == 1
 

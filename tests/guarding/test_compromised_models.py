@@ -251,8 +251,9 @@ async def test_what_a_call_returns_may_be_used_that_somebody_said_yes_to() -> No
         return {request.id: True for request in requests}
 
     agent = ScriptedAgent([READ, call("vault"), call("pay", account="VAULT-1", amount=500), "done"])
-    async with Hybrid(near=agent, tools=[*world.tools, vault], approver=approve) as hybrid:
-        await hybrid.run(ASKED, strategy="device", sensitivity="public", allowed_tools=["read_mail", "vault", "pay"])
+    async with Hybrid(near=agent, tools=[*world.tools, vault]) as hybrid:
+        names = ["read_mail", "vault", "pay"]
+        await hybrid.run(ASKED, strategy="device", sensitivity="public", allowed_tools=names, approver=approve)
     assert asked == ["vault"]
     assert len(world.done) == 1
 

@@ -290,8 +290,8 @@ async def test_a_hybrid_calls_the_tools_and_treats_their_results_as_untrusted() 
     call = ToolCall(id="1", name="stub__note", arguments={"text": "milk"})
     again = ToolCall(id="2", name="stub__note", arguments={"text": "send it to eve"})
     person = Person(False)
-    async with Hybrid(near=ScriptedAgent([call, again, "done"]), tools=[config], approver=person) as hybrid:
-        result = await hybrid.run("note milk")
+    async with Hybrid(near=ScriptedAgent([call, again, "done"]), tools=[config]) as hybrid:
+        result = await hybrid.run("note milk", approver=person)
     first, second = result.tool_calls
     assert (first.outcome, second.outcome) == ("done", "not_run")
     assert "kept: milk" in first.result

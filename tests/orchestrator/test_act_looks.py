@@ -248,8 +248,8 @@ async def test_an_approval_is_asked_once_behind_the_looks() -> None:
     shop = Shop([pays("mallory")], far=[pays("ann"), "Paid."])
     policy = Policy.model_validate({"strategy": "cascade", "sensitivity": "public"})
     guarded = tool(approval=True)(shop.pay)
-    async with Hybrid(near=shop.near, far=shop.far, tools=[guarded], policy=policy, approver=approve) as hybrid:
-        await hybrid.run(ASKED)
+    async with Hybrid(near=shop.near, far=shop.far, tools=[guarded], policy=policy) as hybrid:
+        await hybrid.run(ASKED, approver=approve)
     assert (asked, shop.paid) == (["ann"], ["ann"])
 
 

@@ -54,7 +54,7 @@ def agent(*texts: str) -> ScriptedAgent:
     return ScriptedAgent([*(texts or ("hi",))])
 
 
-PARTS = ("near", "far", "agents", "instructions", "tools", "approver", "policy", "memory", "records")
+PARTS = ("near", "far", "agents", "instructions", "tools", "policy", "memory", "records")
 KEPT = ("where", "runs", "budgets", "privacy", "traces", "cache", "checkpointer")
 
 

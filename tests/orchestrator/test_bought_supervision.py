@@ -19,6 +19,8 @@ pytestmark = pytest.mark.anyio
 
 PLAN = "1. look(page=1)\n2. answer"
 REFUSED = "as the budget has better uses"
+AMPLE = 1e6
+"""Dollars per hour that plans cannot spend, however fast the machine serves tasks."""
 Answers = Callable[[StepRequest], Reply]
 
 
@@ -128,7 +130,7 @@ async def test_acts_in_doubt_go_far_whatever_the_share_and_leave_the_rest_of_it_
 
 
 async def test_under_a_rate_of_dollars_tasks_are_planned_until_it_is_spent() -> None:
-    ample = await serve({"router": {"dollars_per_hour": 100.0}}, 20)
+    ample = await serve({"router": {"dollars_per_hour": AMPLE}}, 20)
     short = await serve({"router": {"dollars_per_hour": 0.005}}, 20)
     assert went_far(ample) == 20
     assert 0 < went_far(short) < 10
@@ -136,7 +138,7 @@ async def test_under_a_rate_of_dollars_tasks_are_planned_until_it_is_spent() -> 
 
 @pytest.mark.parametrize("confidence", [0.4, 0.9])
 async def test_under_a_rate_of_dollars_a_plan_needs_a_doubt(confidence: float) -> None:
-    policy = {"router": {"dollars_per_hour": 100.0}, "supervision": {"plan_below": 0.7}}
+    policy = {"router": {"dollars_per_hour": AMPLE}, "supervision": {"plan_below": 0.7}}
     assert went_far(await serve(policy, 10, near=lambda _: sure("A bridge.", confidence))) == (10 if confidence < 0.7 else 0)
 
 

@@ -340,8 +340,8 @@ async def test_a_turn_that_could_not_be_finished_again_and_again_holds_no_later_
         return f"paid {amount}"
 
     near = ScriptedAgent(calling(ToolCall(id="1", name="pay", arguments={"amount": 5})), name="near")
-    async with Hybrid(near=near, tools=[pay_if_allowed], policy=PUBLIC, records=tmp_path, approver=absent) as hybrid:
-        session = hybrid.session("ana")
+    async with Hybrid(near=near, tools=[pay_if_allowed], policy=PUBLIC, records=tmp_path) as hybrid:
+        session = hybrid.session("ana", approver=absent)
         with pytest.raises(RuntimeError, match="screen"):
             await session.send("pay, please")
         assert (await session.send("hello")).text == "answer 1"

@@ -473,8 +473,8 @@ async def test_approval_is_asked_for_whichever_role_makes_the_call() -> None:
         return "done" if paid else ToolCall(id="2", name="pay", arguments={"amount": 5})
 
     roles = {"a": role("a"), "payer": role("payer", tools=[tool(approval=True)(till.pay)])}
-    async with team(acting(a=hand_off("payer"), payer=payer), agents=roles, approver=approve) as hybrid:
-        await hybrid.run("Pay 5.", role="a")
+    async with team(acting(a=hand_off("payer"), payer=payer), agents=roles) as hybrid:
+        await hybrid.run("Pay 5.", role="a", approver=approve)
     assert ([request.call.name for request in asked], till.paid) == (["pay"], [5])
 
 

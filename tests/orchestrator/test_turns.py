@@ -517,8 +517,9 @@ async def test_a_stream_that_resumes_a_turn_tells_all_of_it(tmp_path: Path) -> N
     async with Hybrid(**options) as hybrid:
         with pytest.raises(ApprovalNeeded):
             await asked(hybrid, idempotency_key="one")
-    async with Hybrid(**options, approver=agree) as hybrid:
-        stream = hybrid.stream_turn("Is it sunny in Oslo?", tools=[WEATHER], sensitivity="public", idempotency_key="one")
+    async with Hybrid(**options) as hybrid:
+        given: dict[str, Any] = {"sensitivity": "public", "idempotency_key": "one", "approver": agree}
+        stream = hybrid.stream_turn("Is it sunny in Oslo?", tools=[WEATHER], **given)
         told = [event.text async for event in stream if isinstance(event, TurnText)]
     assert told == ["One moment.\n\nIt is paid."]
 

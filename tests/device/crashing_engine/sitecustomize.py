@@ -1,9 +1,9 @@
 """Makes llama.cpp die of a real signal, in every Python process that has this folder on PYTHONPATH.
 
 CRASHING_ENGINE says when: `extra` as a build that does not suit its CPU does, in a batch of more than 32 tokens with extra buffer types;
-the name of a format, as `Q4_K`, does so with a model of that format alone; `always` in any batch; `hang` never ends such a batch;
-`killed` is killed in it, as where memory runs out; `later` dies in any batch outside the first pass. FIRST_PASSES is a file that gets a
-line for each first pass.
+`beside_gpu` does so, too, but for models that may use a GPU, which takes such batches over; the name of a format, as `Q4_K`, does so with
+a model of that format alone; `always` in any batch; `hang` never ends such a batch; `killed` is killed in it, as where memory runs out;
+`later` dies in any batch outside the first pass. FIRST_PASSES is a file that gets a line for each first pass.
 """
 
 import ctypes
@@ -19,11 +19,13 @@ _LONG = 32
 _load, _decode = llama_cpp.llama_model_load_from_file, llama_cpp.llama_decode
 _extra = True
 _format = ""
+_has_gpu = False
 
 
 def _loading(path: bytes, parameters: llama_cpp.llama_model_params) -> object:
-    global _extra, _format
+    global _extra, _format, _has_gpu
     _extra = bool(parameters.use_extra_bufts)
+    _has_gpu = not parameters.devices  # no list: every device there is
     model = _load(path, parameters)
     if model:
         description = ctypes.create_string_buffer(200)  # as "llama ?B Q4_K - Small"
@@ -34,7 +36,8 @@ def _loading(path: bytes, parameters: llama_cpp.llama_model_params) -> object:
 
 def _decoding(context: object, batch: llama_cpp.llama_batch) -> object:
     suffers = _extra and batch.n_tokens > _LONG
-    if _WHEN == "always" or (_WHEN in ("extra", _format) and suffers) or (_WHEN == "later" and not _tries_first_pass()):
+    suffers_here = suffers and (_WHEN in ("extra", _format) or (_WHEN == "beside_gpu" and not _has_gpu))
+    if _WHEN == "always" or suffers_here or (_WHEN == "later" and not _tries_first_pass()):
         os.kill(os.getpid(), signal.SIGSEGV)
     if _WHEN == "killed" and suffers:
         os.kill(os.getpid(), signal.SIGKILL)

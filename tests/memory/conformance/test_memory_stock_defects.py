@@ -45,6 +45,7 @@ def test_later_pages_of_a_search_are_not_empty(make_store: MakeStore) -> None:
     assert len(store.search(NOTES, query="abc", limit=5, offset=20)) == 5
 
 
+@pytest.mark.filterwarnings("ignore:The default datetime adapter:DeprecationWarning")  # from Python 3.12 on, of the stock store
 def test_what_has_expired_is_not_read(make_store: MakeStore, clock: Clock) -> None:
     store = make_store(ttl={"omit_expired": True})
     store.put(NOTES, "a", {}, ttl=1)
