@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 
 _WORD: Final = re.compile(r"\w+")
+"""A word that may be news: `order_17` is another one than `order_16`."""
 _PLAIN_WORD: Final = re.compile(r"[^\W_]+")
+"""A word that a prompt and a call have in common: `send_mail` has the `mail` of the prompt."""
 _LINE: Final = re.compile(r"^\s*\S", re.MULTILINE)
 _SUPERVISES: Final = ("plan", "prior", "verify")
 """Roles of the calls of a supervisor."""
