@@ -8,7 +8,7 @@
 # make bench   all benchmarks in full, which takes hours; keeps the figures and writes docs/benchmarks.md
 # make pictures   draw the graphs in docs/strategies.md from the strategies
 # make reference  write docs/api.md and the tables of docs/configuration.md from the docstrings, docs/cli.md and the shells' completions
-#                 from the commands
+#                 from the commands, and the stubs of the public names
 # make generate   write the gRPC code from protocols/proto/nearfar/v1/*.proto
 # make accept-protos   let the .proto files be the contract that later ones are compared with
 #
@@ -84,6 +84,7 @@ pictures: $(VENV)/.ready-to-run
 	@$(VENV)/bin/python scripts/draw_graphs.py
 
 reference: $(VENV)/.ready-to-run
+	@$(VENV)/bin/python scripts/stubs.py
 	@$(VENV)/bin/python scripts/reference.py
 	@$(VENV)/bin/python scripts/configuration_tables.py
 

@@ -88,7 +88,7 @@ class FairQueue:
         own = self._callers.setdefault(caller, _Caller())
         step = self._line_up(own, cost)
         try:
-            await self._wait(own, step)
+            await self._wait(step)
             began = self._monotonic()
             yield
         finally:
@@ -110,7 +110,7 @@ class FairQueue:
         own.finish = start + cost
         return step
 
-    async def _wait(self, own: _Caller, step: _Waiting) -> None:
+    async def _wait(self, step: _Waiting) -> None:
         with anyio.move_on_after(self._limits.longest_wait):
             await step.turn.wait()
         if not step.turn.is_set():

@@ -1,10 +1,9 @@
 """Prices of models, and reading them from LiteLLM's list."""
 
 import json
-import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cache
@@ -17,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from ..protocols import ConfigError, Prices
 from ..protocols.attachments import Value
+from ..protocols.lazy import data_folder
 
 
 class PriceLine(Prices):
@@ -75,10 +75,10 @@ def price_of(provider: str, model: str, *, on: date | None = None) -> Prices | N
     return next((line.prices for line in price_lines() if line.names(provider, model) and line.holds_on(day)), None)
 
 
-def price_at(host: str, model: str, *, on: date | None = None) -> Prices | None:
+def price_at(host: str, model: str) -> Prices | None:
     """Return the price of `model` at the OpenAI-compatible API of a known host, or None if either is unknown."""
     provider = _shipped().hosts.get(host.lower())
-    return None if provider is None else price_of(provider, model, on=on)
+    return None if provider is None else price_of(provider, model)
 
 
 def price_lines() -> Iterator[PriceLine]:
@@ -95,12 +95,9 @@ def reference_price() -> tuple[str, Prices]:
     return reference.model, line.prices
 
 
-def imported_path(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the path of `prices.json`: in `NEARFAR_HOME`, or else in `nearfar` in the user's XDG data folder."""
-    if home := environment.get("NEARFAR_HOME"):
-        return Path(home).expanduser() / "prices.json"
-    data = environment.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "nearfar" / "prices.json"
+def imported_path() -> Path:
+    """Return the path of the imported table."""
+    return data_folder() / "prices.json"
 
 
 def imported_table() -> ImportedTable | None:

@@ -7,10 +7,9 @@
 import hashlib
 import json
 import logging
-import os
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import cycle, islice
 from math import log
@@ -22,6 +21,7 @@ import anyio
 from pydantic import AwareDatetime, Field, ValidationError
 
 from ..protocols import EnergySource, Execution, Finished, Message, ModelError, Performance, StepRequest, ToolChoice, ToolSpec, complete
+from ..protocols.lazy import state_folder
 from ..protocols.steps import Value
 from .energy import EnergyInterval, Measuring, Meter, open_reader
 from .hardware.processors import CPU, read_cpu
@@ -103,12 +103,9 @@ class Profile(Value):
         return None if self.watts is None else self.watts * self.seconds(prompt_tokens, output_tokens)
 
 
-def profiles_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return `profiles` below `NEARFAR_HOME`, else below the user's state folder as the XDG base directory specification names it."""
-    if home := environment.get("NEARFAR_HOME"):
-        return Path(home).expanduser() / "profiles"
-    state = environment.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "nearfar" / "profiles"
+def profiles_folder() -> Path:
+    """Return the folder of the profiles that were measured on this device."""
+    return state_folder() / "profiles"
 
 
 def this_device() -> str:

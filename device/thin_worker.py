@@ -52,7 +52,7 @@ from ..protocols.tls import ClientTls, client_tls, pinned_tls
 from ..protocols.v1 import agent_pb2 as pb
 from ..protocols.v1 import hub_pb2
 from ..protocols.v1.hub_pb2_grpc import HubServiceStub
-from .hardware import entries, read_integer, read_text
+from .hardware import entries, read_celsius, read_integer, read_text, zone_limits
 from .thin import failure, inner, read_card, run_step
 from .thin.llama_server import LlamaServer
 
@@ -432,14 +432,8 @@ class Phone:
 
 
 def _warmth_of_zone(zone: Path) -> hub_pb2.Thermal:
-    """Compare a thermal zone with its own trip points, by which the kernel itself throttles and switches off."""
-    trips: dict[str | None, int] = {}
-    for kind_file in zone.glob("trip_point_*_type"):
-        kind, at = read_text(kind_file), read_integer(kind_file.with_name(kind_file.name.replace("_type", "_temp")))
-        if at is not None and at > 0:
-            trips[kind] = min(at, trips.get(kind, at))
-    dangerous = min((trips[kind] for kind in ("hot", "critical") if kind in trips), default=None)
-    return _warmth(_celsius(read_integer(zone / "temp")), _celsius(trips.get("passive")), _celsius(dangerous))
+    """Compare a thermal zone with its own trip points."""
+    return _warmth(read_celsius(zone / "temp"), *zone_limits(zone))
 
 
 def _warmth(celsius: float | None, held_back: float | None, dangerous: float | None) -> hub_pb2.Thermal:
@@ -451,10 +445,6 @@ def _warmth(celsius: float | None, held_back: float | None, dangerous: float | N
     if held_back is None or celsius < held_back - _NEAR_CELSIUS:
         return hub_pb2.THERMAL_NOMINAL
     return hub_pb2.THERMAL_SERIOUS if celsius >= held_back else hub_pb2.THERMAL_FAIR
-
-
-def _celsius(thousandths: int | None) -> float | None:
-    return None if thousandths is None else thousandths / 1000
 
 
 def _share(percentage: float) -> float:

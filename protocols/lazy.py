@@ -1,6 +1,6 @@
-"""Names of a package that are imported when they are first used (PEP 562), and what only some systems have.
+"""Names of a package that are imported when they are first used (PEP 562), and what differs between systems: locks and folders.
 
-With them, a module deep in a package can be imported without the needs of the package's other modules: a phone has only grpcio and
+With the first, a module deep in a package can be imported without the needs of the package's other modules: a phone has only grpcio and
 protobuf.
 """
 
@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
@@ -37,3 +38,25 @@ def file_locks(what: str) -> ModuleType:
     except ModuleNotFoundError:
         raise ConfigError(f"{what} needs file locks, which this system does not have", hint="use Linux, macOS or WSL for it") from None
     return fcntl
+
+
+def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the user's folder for models, prices, memory and runs: `NEARFAR_HOME`, else as the XDG base directory specification says."""
+    return _own_folder(environment, "XDG_DATA_HOME", ".local/share")
+
+
+def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the user's folder for what was measured on this machine, below `NEARFAR_HOME` too if that is set."""
+    return _own_folder(environment, "XDG_STATE_HOME", ".local/state")
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the user's folder for what can be computed again, `cache` in `NEARFAR_HOME` if that is set."""
+    return _own_folder(environment, "XDG_CACHE_HOME", ".cache", inside="cache")
+
+
+def _own_folder(environment: Mapping[str, str], variable: str, usual: str, *, inside: str = "") -> Path:
+    """Return `inside` of `NEARFAR_HOME`, else `nearfar` in the folder that `variable` names, or in the `usual` one."""
+    if home := environment.get("NEARFAR_HOME"):
+        return Path(home).expanduser() / inside
+    return Path(environment.get(variable) or Path.home() / usual) / "nearfar"

@@ -164,12 +164,19 @@ def _class_blocks(value: type, node: ast.ClassDef) -> list[str]:
         blocks += [_signature(constructor, node.name, bound=True), _docstring(constructor)]
     blocks.append(_table(("field", "type", "default", "meaning"), fields))
     for function in functions.values():
-        blocks.append(f"#### `{node.name}.{function.name}`")
         if is_twin(value, function.name):
-            blocks.append(f"`{function.name[1:]}` in a thread, with the same arguments, for a program that waits in an event loop.")
-        else:
-            blocks += _function_blocks(function, function.name, bound=not _has(function, "staticmethod"))
+            blocks += _twin_blocks(node.name, function.name)
+            continue
+        blocks.append(f"#### `{node.name}.{function.name}`")
+        blocks += _function_blocks(function, function.name, bound=not _has(function, "staticmethod"))
+        if (twin := f"a{function.name}") not in functions and is_twin(value, twin):
+            blocks += _twin_blocks(node.name, twin)
     return blocks
+
+
+def _twin_blocks(owner: str, name: str) -> list[str]:
+    told = f"`{name[1:]}` in a thread, with the same arguments, for a program that waits in an event loop."
+    return [f"#### `{owner}.{name}`", told]
 
 
 def _own_functions(value: type, node: ast.ClassDef) -> dict[str, Function]:
@@ -194,8 +201,10 @@ def is_internal(owner: type, name: str) -> bool:
 
 def is_twin(owner: type, name: str) -> bool:
     """Return whether a function is the async form of another one, without a docstring of its own: `aput` of `put`."""
-    function = getattr(owner, name)
-    return name.startswith("a") and hasattr(owner, name[1:]) and inspect.iscoroutinefunction(function) and not function.__doc__
+    function, other = getattr(owner, name, None), getattr(owner, name[1:], None)
+    if not name.startswith("a") or other is None or not inspect.iscoroutinefunction(function):
+        return False
+    return not function.__doc__ or inspect.unwrap(function) is other
 
 
 def types_taken(function: Callable[..., Any]) -> Iterator[type]:

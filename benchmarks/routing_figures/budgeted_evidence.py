@@ -16,7 +16,6 @@ from nearfar.orchestrator.routing.budget import FarShareController
 from nearfar.orchestrator.routing.drafts import DRAFT_ROLE, FAR_ROLE, OPINION_ROLES, DraftChoice, bind
 from nearfar.orchestrator.routing.escalation import Escalation, EscalationCard
 from nearfar.orchestrator.routing.looks import Signal
-from nearfar.orchestrator.routing.navigator import SupervisionChoice
 from nearfar.orchestrator.routing.success import length_gain
 from nearfar.orchestrator.routing.training import DraftExamples
 from nearfar.orchestrator.task import Task, as_messages
@@ -30,7 +29,8 @@ from .budget import WINDOW, LinearHead, inputs_of
 from .evidence_answers import SETS, answer_examples
 from .evidence_calls import NEAR, XLAM_1B, XLAM_7B, Calls, prompt_of
 from .evidence_measures import folds, read_rows, trained
-from .role_cards import LICENCES, by_role_examples, role_card, role_examples
+from .role_cards import LICENCES, QUICK_STEP, by_role_examples, role_card, role_examples
+from .supervised_streams import share_errors, worst_error
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,11 +52,11 @@ _AGENTS: Final = (RecordedAgent("near", Side.NEAR), RecordedAgent("far", Side.FA
 def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     """Points over random routing at the same realised share, by what the gain is taken from, and the error of the share.
 
-    A quick run takes every other task, in one order and one shift.
+    A quick run takes every other task, in one order, by cards of every fourth.
     """
-    tasks = _Mixed.of(folder, step=2 if quick else 1)
+    tasks = _Mixed.of(folder, step=2 if quick else 1, card_step=QUICK_STEP if quick else 1)
     mixed = [numpy.random.default_rng(seed).permutation(len(tasks.near)) for seed in range(1 if quick else 10)]
-    shifted = list(tasks.shifts())[: 1 if quick else None]
+    shifted = [] if quick else list(tasks.shifts())
     found: dict[str, Any] = {}
     errors: dict[str, float] = {}
     for name, way in tasks.ways.items():
@@ -66,12 +66,13 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
             found[_figure(name, share)] = tasks.points(often)
             if name in _OURS:
                 far += [way(order, share) for order in shifted]
-                errors[name] = max(errors.get(name, 0.0), *(_worst_error(went, share) for went in far))
-    planned = max(_worst_error(_planned(tasks.prompts, order, share), share) for share in SHARES for order in (*mixed, *shifted))
+                errors[name] = max(errors.get(name, 0.0), *(worst_error(went, share) for went in far))
+    supervised = share_errors(quick=quick)
     return {
         **found,
         "least_points_over_head": min(_value(found, name, share) - _value(found, "head_{}", share) for name in _OURS for share in SHARES),
-        "share_error": round(max(*errors.values(), planned), 6),
+        "share_error": round(max(*errors.values(), *supervised.values()), 6),
+        "share_error_supervised": {name: round(error, 6) for name, error in supervised.items()},
     }
 
 
@@ -102,9 +103,9 @@ class _Mixed:
     """By the name of their figures."""
 
     @classmethod
-    def of(cls, folder: Path, *, step: int) -> "_Mixed":
-        """Read every `step`-th task of each set."""
-        sets = list(_sets(folder, step))
+    def of(cls, folder: Path, *, step: int, card_step: int) -> "_Mixed":
+        """Read every `step`-th task of each set. Cards of other sets are learned on every `card_step`-th of theirs."""
+        sets = list(_sets(folder, step, card_step))
         prompts = [prompt for each in sets for prompt in each.prompts]
         trained = _Judged.joined([each.trained() for each in sets])
         unlearned = _Judged.joined([each.unlearned() for each in sets])
@@ -193,8 +194,8 @@ class _TaskSet:
         return gains
 
 
-def _sets(folder: Path, step: int) -> Iterator[_TaskSet]:
-    answers = {f"{name.split()[0]}.jsonl.gz": role_examples(folder, name, step=step) for name in LICENCES}
+def _sets(folder: Path, step: int, card_step: int) -> Iterator[_TaskSet]:
+    answers = {f"{name.split()[0]}.jsonl.gz": role_examples(folder, name, step=card_step) for name in LICENCES}
     calls = Calls(read_rows(folder / "bfcl.jsonl.gz")[::step])
     examples = calls.examples(XLAM_1B, [model for model in NEAR if model != XLAM_1B])
     yield _TaskSet([prompt_of(row) for row in calls.rows], examples, XLAM_7B, role_card(list(answers.values())))
@@ -245,18 +246,8 @@ class _Drafts:
         return decision.candidates[0] == "far" or escalates(DraftChoice(router.drafts, task, decision, "far"), row)
 
 
-def _planned(prompts: Sequence[str], order: "Rows", share: float) -> "Flags":
-    """Serve a stream by `pevr`, and return in which of its tasks a far agent plans."""
-    router, policy = Router(seed=0), _policy(share, Strategy.PEVR)
-    return numpy.array([_is_planned(router, Task(messages=as_messages(prompts[int(row)]), policy=policy)) for row in order])
-
-
-def _is_planned(router: Router, task: Task) -> bool:
-    return SupervisionChoice(router.steering, task, router.decide(task, _AGENTS), prices=None).buys()
-
-
-def _policy(share: float, strategy: Strategy = Strategy.CASCADE) -> Policy:
-    return Policy(strategy=strategy, sensitivity=Sensitivity.PUBLIC, router=RouterConfig(far_share=share))
+def _policy(share: float) -> Policy:
+    return Policy(strategy=Strategy.CASCADE, sensitivity=Sensitivity.PUBLIC, router=RouterConfig(far_share=share))
 
 
 def _by_gain(gains: "Floats") -> Way:
@@ -281,9 +272,3 @@ def _in_order(order: "Rows", far: "Flags") -> "Floats":
 
 def _points(far: "Floats", gains: "Floats") -> float:
     return float(100 * ((far * gains).mean() - far.mean() * gains.mean()))
-
-
-def _worst_error(far: "Flags", share: float) -> float:
-    """Return the largest distance of the share from its target over all windows, in points."""
-    sums = numpy.concatenate([[0], numpy.cumsum(far)])
-    return float(100 * numpy.abs((sums[WINDOW:] - sums[:-WINDOW]) / WINDOW - share).max())

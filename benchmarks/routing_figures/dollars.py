@@ -1,4 +1,5 @@
-"""How well `dollars_per_hour` holds over simulated traffic: tool loops, cascades, classes of other prices, price steps, bursts, failures.
+"""How well `dollars_per_hour` holds over simulated traffic: tool loops, cascades, plans with checks, classes of other prices, price steps,
+bursts, failures.
 
 Nothing is slept: a clock of the simulation's own goes from one event to the next. The router decides, learns and settles as in a `Hybrid`.
 """
@@ -16,6 +17,7 @@ from nearfar.orchestrator.budgets import Commitment
 from nearfar.orchestrator.lab.replay import RecordedAgent
 from nearfar.orchestrator.routing import Router
 from nearfar.orchestrator.routing.drafts import DraftChoice
+from nearfar.orchestrator.routing.navigator import PLAN_TOKENS, SupervisionChoice
 from nearfar.orchestrator.task import Task, as_messages
 from nearfar.orchestrator.task.decisions import RouteDecision
 from nearfar.orchestrator.task.modes import Strategy
@@ -26,17 +28,24 @@ from nearfar.protocols import Prices, Sensitivity, Side, Usage
 
 HOURLY: Final = 10.0
 """Dollars per hour."""
+_STREAMS: Final = 30
+_QUICK_SEED: Final = 17
 _HOUR: Final = 3600.0
 _HOURS: Final = 4
 _PRICES: Final = Prices.model_validate({"input": 3, "output": 15, "cached_input": "0.3", "source": "made up", "as_of": "2026-11-01"})
 _AGENTS: Final = (RecordedAgent("near", Side.NEAR), RecordedAgent("far", Side.FAR, prices=_PRICES))
 _FAILING: Final = 0.1
 """Share of far tasks that fail in the middle, and cost what they took until then."""
+_INTERVAL: Final = 2
+"""Steps of the near agent between two checks of a planned task."""
+_VERDICT_TOKENS: Final = 40
+"""Tokens of a check."""
 
 
 def figures(_folder: Path, *, quick: bool) -> dict[str, Any]:
-    """The extremes of dollars spent over dollars allowed, over all streams, in any hour from the first one on."""
-    streams = [Stream.drawn(seed).played() for seed in range(1 if quick else 30)]
+    """The extremes of dollars spent over dollars allowed, over all streams, in any hour from the first one on. A quick run plays one that
+    has all strategies, bursts and a price step."""
+    streams = [Stream.drawn(seed).played() for seed in ([_QUICK_SEED] if quick else range(_STREAMS))]
     highest, lowest = max(found.highest for found in streams), min(found.lowest for found in streams)
     return {
         "dollar_rate_streams": len(streams),
@@ -93,7 +102,7 @@ class _UnderWay:
     @property
     def is_draft(self) -> bool:
         """A near agent is at work, whose draft will be judged."""
-        return self.decision.judged and self.calls[-1].side is Side.NEAR
+        return self.decision.judged and self.decision.supervisor is None and self.calls[-1].side is Side.NEAR
 
 
 class _Step(NamedTuple):
@@ -135,7 +144,7 @@ class Stream:
                 found=random.choice((100, 400)),
                 seconds=random.uniform(0.3, 2),
                 gain=random.uniform(0.3, 0.9),
-                strategy=random.choice((Strategy.ROUTE, Strategy.CASCADE)),
+                strategy=random.choice((Strategy.ROUTE, Strategy.CASCADE, Strategy.PEVR)),
             )
             for place in range(random.randint(1, 5))
         )
@@ -156,9 +165,11 @@ class Stream:
             commitments: list[Commitment] = []
             decision = router.decide(task, _AGENTS, tools=_tools(kind), commitments=commitments)
             agent = decision.candidates[0]
-            far += agent == "far"
-            self.sent += [arrival] if agent == "far" else []
-            served = _UnderWay(task, commitments, self._calls(kind, agent), kind, decision, self.random.random() > kind.gain)
+            is_planned = decision.supervisor is not None and _choice(router, task, decision, commitments).buys()
+            far += agent == "far" or is_planned
+            self.sent += [arrival] if agent == "far" or is_planned else []
+            calls = self._supervised(kind) if is_planned else self._calls(kind, agent)
+            served = _UnderWay(task, commitments, calls, kind, decision, self.random.random() > kind.gain)
             heapq.heappush(steps, _Step(arrival + served.calls[0].seconds, next(order), 1, served))
             if not served.is_draft:
                 router.learn(task, decision, agent, score=float(agent == "far" or served.is_right))
@@ -169,7 +180,8 @@ class Stream:
         self.now, served = step.when, step.task
         taken = sum(float(call.dollars or 0) for call in served.calls[: step.number])
         if step.number < len(served.calls):
-            router.extend(served.task, served.commitments, taken, is_far=served.calls[step.number - 1].side is Side.FAR)
+            is_far = served.calls[step.number - 1].role == "execute" and served.calls[step.number - 1].side is Side.FAR
+            router.extend(served.task, served.commitments, taken, is_far=is_far)
             heapq.heappush(steps, step._replace(when=step.when + served.calls[step.number].seconds, number=step.number + 1))
             return
         if served.is_draft and self._escalates(router, served):
@@ -178,8 +190,11 @@ class Stream:
             heapq.heappush(steps, step._replace(when=step.when + calls[0].seconds, number=step.number + 1, task=more))
             return
         agent = served.calls[-1].agent
-        own = [call for call in served.calls if call.agent == agent]
+        own = [call for call in served.calls if call.agent == agent and call.role == "execute"]
         router.learn_costs(served.task, agent, own, tools=served.task.tags)
+        if served.decision.supervisor is not None:
+            choice = _choice(router, served.task, served.decision, served.commitments)
+            choice.learn([call for call in served.calls if call.role != "execute"])
         router.settle(served.task, served.commitments, taken)
         self.paid.append((step.when, taken))
 
@@ -205,15 +220,22 @@ class Stream:
         """Return the calls of one task; of some the last ones are missing, since they fail."""
         steps = max(1, round(self.random.gauss(kind.steps, kind.steps / 4)))
         steps = self.random.randint(1, steps) if self.random.random() < _FAILING else steps
-        factor = self.rise if agent == "far" and self.now > _HOURS * _HOUR / 2 else 1
-        calls = []
-        for step in range(steps):
-            usage = _usage(kind, step, self.random.uniform(0.5, 1.5))
-            dollars = _PRICES.dollars(usage) * Decimal(factor) if agent == "far" else Decimal(0)
-            side = Side(agent)
-            seconds = kind.seconds * self.random.uniform(0.5, 1.5)
-            calls.append(Call(role="execute", agent=agent, side=side, model="m", turn=step, usage=usage, dollars=dollars, seconds=seconds))
+        return [self._call(kind, agent, "execute", step, _usage(kind, step, self.random.uniform(0.5, 1.5))) for step in range(steps)]
+
+    def _supervised(self, kind: _Kind) -> list[Call]:
+        """Return the calls of a task that the near agent does by a plan of the far one, which checks it now and then."""
+        calls = [self._call(kind, "far", "plan", 0, _plan_usage(kind, self.random.uniform(0.5, 1.5)))]
+        for call in self._calls(kind, "near"):
+            calls.append(call)
+            if (call.turn + 1) % _INTERVAL == 0:
+                calls.append(self._call(kind, "far", "verify", call.turn + 1, _check_usage(kind, call.turn)))
         return calls
+
+    def _call(self, kind: _Kind, agent: str, role: str, step: int, usage: Usage) -> Call:
+        factor = self.rise if agent == "far" and self.now > _HOURS * _HOUR / 2 else 1
+        dollars = _PRICES.dollars(usage) * Decimal(factor) if agent == "far" else Decimal(0)
+        seconds = kind.seconds * self.random.uniform(0.5, 1.5)
+        return Call(role=role, agent=agent, side=Side(agent), model="m", turn=step, usage=usage, dollars=dollars, seconds=seconds)
 
     def _found(self, tasks: int, far: int) -> Played:
         sums, first, highest, lowest = 0.0, 0, 0.0, float("inf")
@@ -227,6 +249,10 @@ class Stream:
                 lowest = min(lowest, sums)
         waits = (later - sooner for sooner, later in zip(self.sent, self.sent[1:], strict=False))
         return Played(tasks, far / tasks, highest / HOURLY, lowest / HOURLY, max(waits))
+
+
+def _choice(router: Router, task: Task, decision: RouteDecision, commitments: list[Commitment]) -> SupervisionChoice:
+    return SupervisionChoice(router.steering, task, decision, prices=_PRICES, tools=task.tags, commitments=commitments)
 
 
 def _task(kind: _Kind, number: int) -> Task:
@@ -247,5 +273,20 @@ def _usage(kind: _Kind, step: int, luck: float) -> Usage:
     return Usage(input_tokens=before, cached_tokens=before - kind.found if step else 0, output_tokens=round(100 * luck))
 
 
+def _plan_usage(kind: _Kind, luck: float) -> Usage:
+    return Usage(input_tokens=_usage(kind, 0, 1.0).input_tokens, output_tokens=round(PLAN_TOKENS * luck))
+
+
+def _check_usage(kind: _Kind, step: int) -> Usage:
+    """Return the usage of a check, which reads the task and its work so far: all but what the last steps have found for the second time."""
+    read = _usage(kind, step, 1.0).input_tokens
+    fresh = _INTERVAL * (kind.found + 100)
+    return Usage(input_tokens=read, cached_tokens=read - fresh if step >= _INTERVAL else 0, output_tokens=_VERDICT_TOKENS)
+
+
 def _mean_dollars(kind: _Kind) -> float:
-    return float(sum((_PRICES.dollars(_usage(kind, step, 1.0)) for step in range(kind.steps)), Decimal(0)))
+    if kind.strategy is Strategy.PEVR:
+        usages = [_plan_usage(kind, 1.0), *(_check_usage(kind, step - 1) for step in range(_INTERVAL, kind.steps + 1, _INTERVAL))]
+    else:
+        usages = [_usage(kind, step, 1.0) for step in range(kind.steps)]
+    return float(sum(map(_PRICES.dollars, usages), Decimal(0)))

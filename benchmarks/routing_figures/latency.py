@@ -23,10 +23,10 @@ from typing import Any, Final, TypeVar
 import numpy
 
 from nearfar.orchestrator.lab.replay import RecordedAgent
-from nearfar.orchestrator.lab.training import train_head, write_head
+from nearfar.orchestrator.lab.training import HeadParts, train_head, write_head
 from nearfar.orchestrator.lab.training.parts import LANDMARKS
 from nearfar.orchestrator.routing import Router
-from nearfar.orchestrator.routing.head import Head
+from nearfar.orchestrator.routing.head import Head, HeadPart
 from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.util.embedding import MiniLmEmbedder
@@ -70,8 +70,9 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     known = examples.part(numpy.arange(trained))
     with TemporaryDirectory() as name:
         folders = {"": Path(name) / "meaning", "_words": Path(name) / "words"}
-        write_head(train_head(known), folders[""])
-        write_head(train_head(replace(known, embeddings=None)), folders["_words"])
+        head = train_head(known)
+        write_head(head, folders[""])
+        write_head(_words_of(head), folders["_words"])
         found = {}
         with worker() as generate:
             for load in ("_idle", ""):
@@ -86,6 +87,12 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
         for name, percentiles in found.items()
         for quantile, value in (("p50", percentiles.p50), ("p99", percentiles.p99))
     }
+
+
+def _words_of(head: HeadParts) -> HeadParts:
+    """Return the head without the part that looks at a prompt's meaning."""
+    blends = tuple(blend for blend in head.blends if HeadPart.LIKENESS not in blend.weights)
+    return replace(head, likeness=None, blends=blends)
 
 
 def _task(prompt: str, head: Path) -> Task:

@@ -11,8 +11,9 @@ from typing import Final
 import numpy
 
 from nearfar.orchestrator.routing.drafts import DRAFT_ROLE, FAR_ROLE, OPINION_ROLES
+from nearfar.orchestrator.routing.escalation import FARTHEST as WIDEST
 from nearfar.orchestrator.routing.escalation import EscalationCard, Fit, looks_of, measures_of
-from nearfar.orchestrator.routing.looks import CONFIDENCE, DRAFT, FREE, GROUNDING, PROMPT, SCHEMA, Cost, Look, Signal
+from nearfar.orchestrator.routing.looks import CONFIDENCE, DRAFT, FREE, GROUNDING, LENGTH, PROMPT, SCHEMA, Cost, Look, Signal
 from nearfar.orchestrator.routing.training import DraftExamples, train_escalation
 
 from .evidence_answers import NEAR as NEAR_ANSWERING
@@ -28,12 +29,15 @@ LEAST_GAP: Final = 0.1
 """By which the far model has to do better than one that drafts."""
 FARTHEST: Final = 2.0
 """Deviations beyond which a measure counts no more: a role card meets tasks that it was not trained on, such as very short outputs."""
+MOST_MOVED: Final = 1.0
+"""Log odds up to which a length counts farther out, as much as an invalid draft loses: where all outputs are longer than those of the sets,
+it still tells them apart, and another agent's opinion still counts for more."""
 MEASURES: Final[Mapping[str, tuple[str, ...]]] = {
-    DRAFT: ("is empty", "length of the output"),
+    DRAFT: ("is empty", LENGTH),
     SCHEMA: ("is valid",),
     GROUNDING: ("is grounded",),
     CONFIDENCE: ("lowest confidence",),
-    **dict.fromkeys(OPINION_ROLES, ("agrees", "says nothing", "length of the output")),
+    **dict.fromkeys(OPINION_ROLES, ("agrees", "says nothing", LENGTH)),
 }
 """Measures of each look that a role card weighs: those that mean the same for every model and task."""
 BY_HAND: Final[Mapping[str, tuple[float, float, float]]] = {
@@ -44,6 +48,8 @@ BY_HAND: Final[Mapping[str, tuple[float, float, float]]] = {
 """Centre, scale and the draft's weight of measures that no recorded set has: an invalid draft loses 1 in log odds, an ungrounded one 2,
 and one whose least confident words have a probability of 0.12 in place of 0.5 loses 0.5."""
 _OPINION: Final = Cost(seconds=1.0)
+QUICK_STEP: Final = 4
+"""A quick run learns role cards on every so many tasks: reading the drafts of all models takes long."""
 
 
 @cache
@@ -92,14 +98,31 @@ def role_card(sets: Sequence[DraftExamples]) -> EscalationCard:
     whole = merged(sets)
     card = train_escalation(merged([whole, _swapped(whole)]), farthest=FARTHEST)
     card = card.model_copy(update={"traces": len(whole.findings)})
-    return card.model_copy(update={"fits": tuple(_with_hand_set(card, fit) for fit in card.fits)})
+    return card.model_copy(update={"fits": tuple(_far_reaching(card, _with_hand_set(card, fit)) for fit in card.fits)})
+
+
+def _names(card: EscalationCard, fit: Fit) -> list[str]:
+    """Return the name of each measure of a fit; empty: it is none of a look's own."""
+    looks = looks_of(card.looks, fit.seen)
+    names = [name for look in looks for name in ("", *look.measures)]
+    return names + [""] * (len(measures_of(looks, {})) - len(names))
+
+
+def _far_reaching(card: EscalationCard, fit: Fit) -> Fit:
+    """Return the fit in which lengths count until they have moved one of the log odds by `MOST_MOVED`, and at least to `FARTHEST`."""
+    weights = zip(_names(card, fit), fit.draft, fit.far, strict=False)
+    reach = [_reach(*moved) if name == LENGTH else FARTHEST for name, *moved in weights]
+    return fit.model_copy(update={"farthest": tuple(reach)})
+
+
+def _reach(*weights: float) -> float:
+    most = max(map(abs, weights))
+    return round(max(FARTHEST, MOST_MOVED / max(most, MOST_MOVED / WIDEST)), 6)
 
 
 def _with_hand_set(card: EscalationCard, fit: Fit) -> Fit:
     """Return the fit with the weights that are set by hand."""
-    looks = looks_of(card.looks, fit.seen)
-    names = [name for look in looks for name in ("", *look.measures)]
-    names += [""] * (len(measures_of(looks, {})) - len(names))
+    names = _names(card, fit)
     places = {place: BY_HAND[name] for place, name in enumerate(names) if name in BY_HAND}
     centre, scale, draft = list(fit.centre), list(fit.scale), list(fit.draft)
     for place, (middle, deviation, weight) in places.items():
@@ -128,7 +151,7 @@ def _kept(role: str, signal: Signal) -> Signal:
     measures = dict(signal.measures)
     if signal.answer is not None:
         parts = signal.answer.parts
-        measures = {"is empty": float(not parts), "length of the output": math.log1p(sum(map(len, parts))), **measures}
+        measures = {"is empty": float(not parts), LENGTH: math.log1p(sum(map(len, parts))), **measures}
     return Signal({name: measures.get(name, math.nan) for name in MEASURES[role]}, signal.answer)
 
 

@@ -38,6 +38,27 @@ def entries(folder: Path) -> Iterator[Path]:
     yield from found
 
 
+_CREDIBLE_CELSIUS = range(1, 150)
+"""Drivers report 0, -273 or 255 degrees where they know nothing."""
+
+
+def read_celsius(path: Path) -> float | None:
+    """Return a sensor's temperature, which the file states in thousandths of a degree; None if there is no credible one."""
+    thousandths = read_integer(path)
+    return None if thousandths is None or thousandths // 1000 not in _CREDIBLE_CELSIUS else thousandths / 1000
+
+
+def zone_limits(zone: Path) -> tuple[float | None, float | None]:
+    """Return where performance is held back and where the device must cool down, by the trip points of a thermal zone, by which the
+    kernel itself throttles and switches off. An `active` trip point only starts a fan."""
+    trips: dict[str | None, float] = {}
+    for kind_file in zone.glob("trip_point_*_type"):
+        kind, celsius = read_text(kind_file), read_celsius(kind_file.with_name(kind_file.name.replace("_type", "_temp")))
+        if celsius is not None:
+            trips[kind] = min(celsius, trips.get(kind, celsius))
+    return trips.get("passive"), min((trips[kind] for kind in ("hot", "critical") if kind in trips), default=None)
+
+
 def is_linux(root: Path) -> bool:
     """Return True if `root` is the root of a Linux system."""
     return is_there(root / "proc")

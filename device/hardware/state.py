@@ -19,7 +19,7 @@ from pydantic import Field
 
 from ...protocols import DeviceState, PowerSource, Thermal
 from ...protocols.steps import Value
-from . import entries, is_linux, is_there, memory_limits, read_integer, read_text
+from . import entries, is_linux, is_there, memory_limits, read_celsius, read_integer, read_text, zone_limits
 from .processors import Component, Presence
 
 ROOT = Path("/")
@@ -188,8 +188,6 @@ def _other_power() -> tuple[Battery, Power]:
 _ORDER: Final = tuple(Thermal)
 _NEAR_CELSIUS: Final = 10.0
 """So close below the point where performance is held back, a device is `fair`."""
-_CREDIBLE_CELSIUS: Final = range(1, 150)
-"""Drivers report 0, -273 or 255 degrees where they know nothing."""
 _PROCESSORS: Final = re.compile(r"coretemp|k10temp|zenpower|cpu_?thermal|soc_?thermal|acpitz|amdgpu|radeon|nouveau|i915|xe|apple|scmi|scpi")
 """Names of sensors that sit in a processor or stand for the whole device; disks and network cards have their own heat."""
 _PMSET_SECONDS: Final = 2.0
@@ -217,22 +215,9 @@ def _judge(sensors: Sequence[Sensor]) -> Heat:
 
 def _zones(root: Path) -> Iterator[Sensor]:
     for zone in entries(root / "sys/class/thermal"):
-        celsius = _celsius(zone / "temp")
+        celsius = read_celsius(zone / "temp")
         if zone.name.startswith("thermal_zone") and celsius is not None and read_text(zone / "mode") != "disabled":
-            points = dict(_trip_points(zone))
-            dangerous = min((points[kind] for kind in ("hot", "critical") if kind in points), default=None)
-            thermal = level(celsius, points.get("passive"), dangerous)
-            yield Sensor(name=read_text(zone / "type") or zone.name, celsius=celsius, thermal=thermal)
-
-
-def _trip_points(zone: Path) -> Iterator[tuple[str, float]]:
-    """Yield the lowest temperature of each kind of trip point; an `active` one only starts a fan."""
-    found: dict[str, float] = {}
-    for kind in zone.glob("trip_point_*_type"):
-        celsius, name = _celsius(zone / kind.name.replace("_type", "_temp")), read_text(kind)
-        if celsius is not None and name is not None:
-            found[name] = min(celsius, found.get(name, celsius))
-    yield from found.items()
+            yield Sensor(name=read_text(zone / "type") or zone.name, celsius=celsius, thermal=level(celsius, *zone_limits(zone)))
 
 
 def _chips(root: Path) -> Iterator[Sensor]:
@@ -240,16 +225,11 @@ def _chips(root: Path) -> Iterator[Sensor]:
         name = read_text(chip / "name") or chip.name
         readings = sorted(chip.glob("temp*_input")) if _PROCESSORS.match(name) else []
         for reading in readings:
-            celsius, prefix = _celsius(reading), reading.name.removesuffix("_input")
+            celsius, prefix = read_celsius(reading), reading.name.removesuffix("_input")
             if celsius is not None:
                 # Not `max`: to many drivers that is merely where the fans are to run at full speed.
-                thermal = level(celsius, None, _celsius(chip / f"{prefix}_crit"))
+                thermal = level(celsius, None, read_celsius(chip / f"{prefix}_crit"))
                 yield Sensor(name=f"{name} {read_text(chip / f'{prefix}_label') or prefix}", celsius=celsius, thermal=thermal)
-
-
-def _celsius(path: Path) -> float | None:
-    thousandths = read_integer(path)
-    return None if thousandths is None or thousandths // 1000 not in _CREDIBLE_CELSIUS else thousandths / 1000
 
 
 def level(celsius: float, held_back: float | None, dangerous: float | None) -> Thermal | None:

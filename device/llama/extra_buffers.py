@@ -27,9 +27,9 @@ import llama_cpp.llama_cpp
 from pydantic import ValidationError
 
 from ...protocols import ModelError
+from ...protocols.lazy import state_folder
 from ...protocols.steps import Value
 from ..hardware.processors import read_cpu
-from ..profiles import profiles_folder
 from .devices import keep_log
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def extra_buffers() -> ExtraBuffers:
 
     Raises `ModelError` if llama.cpp also dies without the extra buffer types.
     """
-    path = profiles_folder().parent / "engines" / f"llama.cpp-{_identity()}.json"
+    path = state_folder() / "engines" / f"llama.cpp-{_identity()}.json"
     kept = _read_answer(path)
     if kept is not None:
         return kept

@@ -17,10 +17,11 @@ from typing import Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from ...protocols import ConfigError, ModelError, ModelNotFound, NearfarError
+from ...protocols.lazy import data_folder
 from ...protocols.steps import Value
 from ..gguf import check_part, model_parts, read_header
 from .download import Progress, content_of, locked, sha256_of
-from .hub import PREFIX, HubFile, HubOptions, HubReference, ModelHub, Snapshot, data_folder
+from .hub import PREFIX, HubFile, HubOptions, HubReference, ModelHub, Snapshot
 
 
 class StoredFile(Value):
@@ -331,9 +332,9 @@ class ModelStore:
             self._let_go(model, models)
         return model
 
-    def available(self, text: str, revision: str = "main") -> tuple[Snapshot, ModelHub]:
+    def available(self, text: str) -> tuple[Snapshot, ModelHub]:
         """List the repository of an `hf:` reference; also return the hub that it is on. Raises as `pull` does."""
-        return self._hub.snapshot(HubReference.parse(text).repository, revision), self._hub
+        return self._hub.snapshot(HubReference.parse(text).repository, "main"), self._hub
 
     def _chosen(self, names: Iterable[str]) -> list[StoredModel]:
         found = {name: self.find(name) for name in names}

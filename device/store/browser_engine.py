@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import ConfigError, Unavailable
+from ...protocols.lazy import data_folder
 from .download import Progress, Transfer
-from .hub import data_folder
 
 if TYPE_CHECKING:
     import httpx

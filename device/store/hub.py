@@ -26,14 +26,6 @@ if TYPE_CHECKING:
 _TRUE: Final = ("1", "on", "yes", "true")
 
 
-def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return `NEARFAR_HOME`, else `nearfar` in the user's data folder as the XDG base directory specification names it."""
-    if home := environment.get("NEARFAR_HOME"):
-        return Path(home).expanduser()
-    data = environment.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "nearfar"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubOptions:
     """The address of the hub, and the folder in which all programs that use it keep its files."""

@@ -122,9 +122,9 @@ class WorkerProcess:
         """Return the worker's counts, as of when it reads the question. Raises `Stalled` if it does not answer within `seconds`."""
         return WorkerStatistics(**await self._ask("statistics", {}, seconds))
 
-    async def count_tokens(self, request: StepRequest, *, seconds: float = _ANSWER_SECONDS) -> int:
+    async def count_tokens(self, request: StepRequest) -> int:
         """Return the tokens of the prompt that a step would begin with. Raises what the step would raise for it, and `Stalled`."""
-        values = await self._ask("count", {"request": request.model_dump(mode="json")}, seconds)
+        values = await self._ask("count", {"request": request.model_dump(mode="json")}, _ANSWER_SECONDS)
         return cast(int, values["tokens"])
 
     async def _ask(self, question: str, fields: Frame, seconds: float) -> dict[str, Any]:

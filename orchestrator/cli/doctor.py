@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+import typer
 from rich.text import Text
 
 from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
@@ -38,7 +39,7 @@ from ..task.stores import LEAST_THRESHOLD, PeerConfig
 from ..util.plugins import KINDS, PLUGIN_NAME, TAKEN, Plugin, find_plugin, find_plugins
 from ..util.runtime import deadly_switches, tracing_switches
 from . import options
-from .running import EXIT_FAILED, execute, output, print_json
+from .running import EXIT_FAILED, asynchronous, output, print_json
 
 if TYPE_CHECKING:
     from ..compose import Accelerator, Cpu, EngineProvider, Hardware, InferenceEngine, Memory
@@ -99,32 +100,27 @@ class MachineLine(NamedTuple):
     note: str = ""
 
 
-def doctor(config: options.Config = None, as_json: options.AsJson = False) -> None:
+@asynchronous
+async def doctor(config: options.Config = None, as_json: options.AsJson = False) -> None:
     """Show what is installed, what this machine has, what works, and how to fix the rest.
 
     Exits with code 1 if something that is configured or shipped does not work.
     """
-    broken = False
-
-    async def work() -> None:
-        nonlocal broken
-        hardware = await probe_hardware()
+    hardware = await probe_hardware()
+    if not as_json:
+        for line in hardware_lines(hardware):
+            _print(*line)
+    found = []
+    async for each in _examine(config):
+        found.append(each)
         if not as_json:
-            for line in hardware_lines(hardware):
-                _print(*line)
-        found = []
-        async for each in _examine(config):
-            found.append(each)
-            if not as_json:
-                _print(each.area, each.name, each.status, each.detail, each.advice)
-        broken = any(each.status == "broken" for each in found)
-        if as_json:
-            data = {"findings": [each.model_dump() for each in found], "hardware": hardware.model_dump(mode="json")}
-            print_json({**data, "healthy": not broken})
-
-    execute(work(), as_json=as_json)
-    if broken:
-        raise SystemExit(EXIT_FAILED)
+            _print(each.area, each.name, each.status, each.detail, each.advice)
+    is_broken = any(each.status == "broken" for each in found)
+    if as_json:
+        data = {"findings": [each.model_dump() for each in found], "hardware": hardware.model_dump(mode="json")}
+        print_json({**data, "healthy": not is_broken})
+    if is_broken:
+        raise typer.Exit(EXIT_FAILED)
 
 
 def _print(area: str, name: str, status: str, detail: str, note: str) -> None:

@@ -31,7 +31,7 @@ from ..task.stores import RunsConfig
 from ..tracing.telemetry import instrument
 from ..util.runtime import in_thread
 from . import options
-from .running import Line, Note, execute, load_langgraph, notes, show
+from .running import Line, Note, asynchronous, load_langgraph, notes, show
 from .selection import chosen_config, open_hybrid
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ _CALLER: Final = "local"
 _PACKAGES: Final = ("starlette", "uvicorn")
 
 
-def serve_http(
+@asynchronous
+async def serve_http(
     config: options.Config = None,
     near: options.Near = None,
     far: options.Far = None,
@@ -138,15 +139,12 @@ def serve_http(
 ) -> None:
     """Let clients of OpenAI and Anthropic have their turns served, until Ctrl-C or SIGTERM."""
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
-
-    async def work() -> None:
-        config = _chosen(selection, address=address, certificate=certificate, key=key, tokens=tokens)
-        await _serve(selection, config, drain, as_json=as_json)
-
-    execute(work(), as_json=as_json)
+    chosen = _chosen(selection, address=address, certificate=certificate, key=key, tokens=tokens)
+    await _serve(selection, chosen, drain, as_json=as_json)
 
 
-def serve_console(
+@asynchronous
+async def serve_console(
     config: options.Config = None,
     near: options.Near = None,
     far: options.Far = None,
@@ -165,16 +163,12 @@ def serve_console(
     The same process serves what `serve http` serves.
     """
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
-
-    async def work() -> None:
-        chosen = _chosen(selection, address=address, certificate=certificate, key=key)
-        chosen = chosen.model_copy(update={"runs": chosen.runs or RunsConfig()})
-        overrides = selection.strategy or selection.mode or selection.public
-        file = None if overrides else options.config_file(config)
-        async with open_hybrid(selection, chosen, policy=None if file is None else PolicyFile(file)) as hybrid:
-            await open_console(hybrid, chosen, drain, as_json=as_json, file=file)
-
-    execute(work(), as_json=as_json)
+    chosen = _chosen(selection, address=address, certificate=certificate, key=key)
+    chosen = chosen.model_copy(update={"runs": chosen.runs or RunsConfig()})
+    overrides = selection.strategy or selection.mode or selection.public
+    file = None if overrides else options.config_file(config)
+    async with open_hybrid(selection, chosen, policy=None if file is None else PolicyFile(file)) as hybrid:
+        await open_console(hybrid, chosen, drain, as_json=as_json, file=file)
 
 
 def _chosen(selection: options.AgentChoice, *, address: str, **given: Path | None) -> Config:
@@ -294,7 +288,8 @@ def _lines(url: str, agents: list[str], token: str) -> Iterator[Line]:
 _MISSING: Final = "serving A2A needs the Python package a2a-sdk"
 
 
-def serve_a2a(
+@asynchronous
+async def serve_a2a(
     config: options.Config = None,
     near: options.Near = None,
     far: options.Far = None,
@@ -317,32 +312,28 @@ def serve_a2a(
     What a caller may do stands in [serve.callers.NAME].
     """
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
+    if find_spec("a2a") is None:
+        raise ConfigError(_MISSING, hint="pip install 'nearfar[a2a]'")
+    from ..a2a import serve_a2a as serving
+    from .serve import until_stopped
 
-    async def work() -> None:
-        if find_spec("a2a") is None:
-            raise ConfigError(_MISSING, hint="pip install 'nearfar[a2a]'")
-        from ..a2a import serve_a2a as serving
-        from .serve import until_stopped
-
-        loaded = chosen_config(selection)
-        if loaded.runs is None:
-            loaded = loaded.model_copy(update={"runs": RunsConfig()})
-        settings = _settings(loaded.serve, certificate, key)
-        found = caller_tokens(tokens or settings.tokens)
-        where = Address(host=host, port=port)
-        async with (
-            open_hybrid(selection, loaded) as hybrid,
-            exporting(hybrid),
-            serving(hybrid, settings, address=where, grpc_port=grpc_port, tokens=found, insecure=insecure, drain=drain) as server,
-            anyio.create_task_group() as tasks,
-        ):
-            _announce(server, as_json=as_json)
-            if (file := tokens or settings.tokens) is not None:
-                tasks.start_soon(follow_tokens, file, server.access.replace_tokens)
-            await until_stopped()
-            tasks.cancel_scope.cancel()
-
-    execute(work(), as_json=as_json)
+    loaded = chosen_config(selection)
+    if loaded.runs is None:
+        loaded = loaded.model_copy(update={"runs": RunsConfig()})
+    settings = _settings(loaded.serve, certificate, key)
+    found = caller_tokens(tokens or settings.tokens)
+    where = Address(host=host, port=port)
+    async with (
+        open_hybrid(selection, loaded) as hybrid,
+        exporting(hybrid),
+        serving(hybrid, settings, address=where, grpc_port=grpc_port, tokens=found, insecure=insecure, drain=drain) as server,
+        anyio.create_task_group() as tasks,
+    ):
+        _announce(server, as_json=as_json)
+        if (file := tokens or settings.tokens) is not None:
+            tasks.start_soon(follow_tokens, file, server.access.replace_tokens)
+        await until_stopped()
+        tasks.cancel_scope.cancel()
 
 
 def _settings(settings: ServeConfig, certificate: Path | None, key: Path | None) -> ServeConfig:

@@ -20,7 +20,7 @@ from ..mcp.tools import McpToolOffer, review_mcp_server, tool_name
 from ..util.text import spell_out
 from . import options
 from .http import exporting
-from .running import Line, Note, confirm, execute, notes, report_errors, show, table
+from .running import Line, Note, asynchronous, confirm, notes, report_errors, show, table
 from .selection import chosen_config, open_hybrid
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def list_servers(config: options.Config = None, as_json: options.AsJson = False)
 
 
 @app.command("review")
-def review_servers(
+@asynchronous
+async def review_servers(
     server: Annotated[str, typer.Argument(help="Name of the server. Default: all of them.")] = "",
     again: Annotated[bool, typer.Option("--again", help="Ask about approved tools, too.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Approve everything without asking.")] = False,
@@ -49,23 +50,20 @@ def review_servers(
     as_json: options.AsJson = False,
 ) -> None:
     """Start servers, show their tools that are new or have changed, and ask which ones the agents may call."""
-
-    async def work() -> None:
-        servers = _servers(config)
-        if server and server not in servers:
-            raise ConfigError(f"there is no MCP server {server!r}", hint=f"configured: {', '.join(servers) or 'none'}")
-        reviewed = {}
-        for name in [server] if server else servers:
-            if _may_start(name, servers[name], yes=yes, as_json=as_json):
-                approve = (lambda _: True) if yes else _asker(again=again, as_json=as_json)
-                reviewed[name] = await review_mcp_server(McpServer.of_section(name, servers[name]), approve)
-        data = {name: [_offer_data(offer) for offer in offers] for name, offers in reviewed.items()}
-        show({"servers": data}, _review_lines(reviewed, servers), as_json=as_json)
-
-    execute(work(), as_json=as_json)
+    servers = _servers(config)
+    if server and server not in servers:
+        raise ConfigError(f"there is no MCP server {server!r}", hint=f"configured: {', '.join(servers) or 'none'}")
+    reviewed = {}
+    for name in [server] if server else servers:
+        if _may_start(name, servers[name], yes=yes, as_json=as_json):
+            approve = (lambda _: True) if yes else _asker(again=again, as_json=as_json)
+            reviewed[name] = await review_mcp_server(McpServer.of_section(name, servers[name]), approve)
+    data = {name: [_offer_data(offer) for offer in offers] for name, offers in reviewed.items()}
+    show({"servers": data}, _review_lines(reviewed, servers), as_json=as_json)
 
 
-def serve_mcp(
+@asynchronous
+async def serve_mcp(
     config: options.Config = None,
     near: options.Near = None,
     far: options.Far = None,
@@ -81,23 +79,19 @@ def serve_mcp(
 ) -> None:
     """Let MCP hosts run tasks, recall memories, and see their runs, until the host leaves or Ctrl-C."""
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools)
+    if find_spec("mcp") is None:
+        raise ConfigError("serving MCP needs the Python package mcp", hint="pip install 'nearfar[mcp]'")
+    from ..serve.mcp_server import mcp_server, serve_stdio
 
-    async def work() -> None:
-        if find_spec("mcp") is None:
-            raise ConfigError("serving MCP needs the Python package mcp", hint="pip install 'nearfar[mcp]'")
-        from ..serve.mcp_server import mcp_server, serve_stdio
-
-        chosen = chosen_config(selection)
-        given = {"address": address, "certificate": certificate, "key": key, "tokens": tokens}
-        serving = chosen.serve.model_copy(update={name: value for name, value in given.items() if value})
-        async with open_hybrid(selection, chosen) as hybrid, exporting(hybrid):
-            server = mcp_server(hybrid, serving)
-            if address:
-                await _serve_http(server, serving, as_json=as_json)
-            else:
-                await serve_stdio(server)
-
-    execute(work(), as_json=as_json)
+    chosen = chosen_config(selection)
+    given = {"address": address, "certificate": certificate, "key": key, "tokens": tokens}
+    serving = chosen.serve.model_copy(update={name: value for name, value in given.items() if value})
+    async with open_hybrid(selection, chosen) as hybrid, exporting(hybrid):
+        server = mcp_server(hybrid, serving)
+        if address:
+            await _serve_http(server, serving, as_json=as_json)
+        else:
+            await serve_stdio(server)
 
 
 async def _serve_http(server: "MCPServer", config: ServeConfig, *, as_json: bool) -> None:

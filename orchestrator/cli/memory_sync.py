@@ -27,9 +27,9 @@ from .memory_store import Limit, Offset, Store, StoreChoice, chosen_memory, item
 from .running import (
     Line,
     Note,
+    asynchronous,
     confirm,
     count_text,
-    execute,
     moment_text,
     notes,
     print_lines,
@@ -68,7 +68,8 @@ class Route:
     client_key: Path | None = None
 
 
-def sync(
+@asynchronous
+async def sync(
     peer: Annotated[str, typer.Argument(help="Name of a [memory.peers] section, or HOST:PORT. Not needed if there is only one.")] = "",
     token: Annotated[str, typer.Option(envvar="NEARFAR_TOKEN", help="Token of this device at the peer. Prefer $NEARFAR_TOKEN.")] = "",
     certificate: options.ServerCertificate = None,
@@ -84,36 +85,32 @@ def sync(
     """Synchronise this memory with another one. Before the first time, show what would leave this device, and ask."""
     route = Route(peer, token, certificate, pairing_file, client_certificate, client_key)
     choice = StoreChoice(store, config)
-
-    async def work() -> None:
-        chosen = chosen_memory(choice)
-        neighbour = await _neighbour(route, chosen)
-        with open_store(choice, creates=True) as opened, _forget_answers(config, opened), _explain_refusals(neighbour, chosen.user):
-            leaving = None
-            if dry_run or not _has_agreed(opened, neighbour):
-                leaving = await plan(opened, neighbour)
-                if dry_run or not as_json:
-                    described = [{"namespace": namespace, **asdict(each)} for namespace, each in sorted(leaving.items())]
-                    show({"would_leave": described}, _plan_lines(opened, leaving, neighbour), as_json=as_json)
-                if dry_run:
-                    return
-                question = f"Send this to {neighbour.address}, and receive the items that are there for you?"
-                if not yes and not await anyio.to_thread.run_sync(lambda: confirm(question, as_json=as_json)):
-                    print_lines([Note("nothing was sent")])
-                    return
-                _agree(opened, neighbour)
-            total = None if leaving is None else sum(each.items + each.withdrawn for each in leaving.values())
-            with _show_progress(total, shown=not as_json) as report:
-                done = await sync_once(opened, neighbour, report=report)
-            await opened.aindex_pending()  # received items have no vectors yet
-            staying = sum(1 for _ in items_of(opened, (), Tier.DEVICE))
-        sides = {"received": done.received._asdict(), "sent": done.sent._asdict()}
-        data = {"device": done.device, **sides, "stay_here": staying, "skew_seconds": done.skew}
-        show(data, _end_lines(done, staying), as_json=as_json)
-        if not as_json:
-            _warn_about(done)
-
-    execute(work(), as_json=as_json)
+    chosen = chosen_memory(choice)
+    neighbour = await _neighbour(route, chosen)
+    with open_store(choice, creates=True) as opened, _forget_answers(config, opened), _explain_refusals(neighbour, chosen.user):
+        leaving = None
+        if dry_run or not _has_agreed(opened, neighbour):
+            leaving = await plan(opened, neighbour)
+            if dry_run or not as_json:
+                described = [{"namespace": namespace, **asdict(each)} for namespace, each in sorted(leaving.items())]
+                show({"would_leave": described}, _plan_lines(opened, leaving, neighbour), as_json=as_json)
+            if dry_run:
+                return
+            question = f"Send this to {neighbour.address}, and receive the items that are there for you?"
+            if not yes and not await anyio.to_thread.run_sync(lambda: confirm(question, as_json=as_json)):
+                print_lines([Note("nothing was sent")])
+                return
+            _agree(opened, neighbour)
+        total = None if leaving is None else sum(each.items + each.withdrawn for each in leaving.values())
+        with _show_progress(total, shown=not as_json) as report:
+            done = await sync_once(opened, neighbour, report=report)
+        await opened.aindex_pending()  # received items have no vectors yet
+        staying = sum(1 for _ in items_of(opened, (), Tier.DEVICE))
+    sides = {"received": done.received._asdict(), "sent": done.sent._asdict()}
+    data = {"device": done.device, **sides, "stay_here": staying, "skew_seconds": done.skew}
+    show(data, _end_lines(done, staying), as_json=as_json)
+    if not as_json:
+        _warn_about(done)
 
 
 def revoke_device(

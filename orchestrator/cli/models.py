@@ -25,7 +25,7 @@ from ...protocols import ConfigError
 from ..compose import EMBEDDED, NearConfig, model_fits, model_path, model_store
 from ..compose import bench_model as measure
 from . import options
-from .running import EXIT_FAILED, Line, Note, execute, notes, report_errors, right, show, table
+from .running import EXIT_FAILED, Line, Note, asynchronous, notes, report_errors, right, show, table
 
 if TYPE_CHECKING:
     from ..compose import ModelFit, Profile, StoredModel
@@ -141,7 +141,8 @@ def fit_models(
 
 
 @app.command("bench")
-def bench_model(
+@asynchronous
+async def bench_model(
     model: Annotated[str, typer.Argument(help="A name from `nearfar models list`, or the path of a model.")] = "near",
     compute: Annotated[str, typer.Option(help="Processor: fastest, lowest_power, or a provider such as cpu or cuda.")] = "fastest",
     watts: Annotated[
@@ -150,17 +151,13 @@ def bench_model(
     as_json: options.AsJson = False,
 ) -> None:
     """Measure the speed and power of a model on this device. The router uses the figures."""
-
-    async def work() -> None:
-        columns = (TextColumn("measuring {task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=notes, disable=as_json) as shown:
-            line = shown.add_task(model, total=None)
-            profile, path = await measure(
-                _near_config(model, compute), watts=watts, progress=lambda done, total: shown.update(line, completed=done, total=total)
-            )
-        show({**profile.model_dump(mode="json"), "path": str(path)}, _bench_lines(model, profile, path), as_json=as_json)
-
-    execute(work(), as_json=as_json)
+    columns = (TextColumn("measuring {task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=notes, disable=as_json) as shown:
+        line = shown.add_task(model, total=None)
+        profile, path = await measure(
+            _near_config(model, compute), watts=watts, progress=lambda done, total: shown.update(line, completed=done, total=total)
+        )
+    show({**profile.model_dump(mode="json"), "path": str(path)}, _bench_lines(model, profile, path), as_json=as_json)
 
 
 def _show_usable(model: "StoredModel", *, as_json: bool) -> None:

@@ -8,12 +8,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import wraps
 from importlib import import_module
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, ParamSpec
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -25,6 +26,7 @@ from ...protocols import ConfigError, InvalidRequest, NearfarError, StoreError, 
 from ..util.text import printable
 
 Cell = str | Text
+Options = ParamSpec("Options")
 
 
 class OutputLost(OSError):
@@ -217,6 +219,16 @@ def execute(work: Coroutine[Any, Any, None], *, as_json: bool = False) -> None:
     collect_garbage()
     with report_errors(as_json=as_json), _end_like_ctrl_c(), output.keep_stdout():
         asyncio.run(work)
+
+
+def asynchronous(command: Callable[Options, Coroutine[Any, Any, None]]) -> Callable[Options, None]:
+    """Make a command of a coroutine function that has the option `as_json`: each call runs by `execute`."""
+
+    @wraps(command)
+    def called(*arguments: Options.args, **options: Options.kwargs) -> None:
+        execute(command(*arguments, **options), as_json=bool(options["as_json"]))
+
+    return called
 
 
 def collect_garbage() -> None:

@@ -24,10 +24,10 @@ from ..task.tools import Approver
 from ..tracing import TraceLine, TraceStore, open_traces
 from ..tracing.page import TraceRow, dollars_text, label_text, look_ups_of, rows_of
 from ..util.runtime import in_thread
-from ..util.text import printable, spell_out
+from ..util.text import printable, shorten, spell_out
 from . import options
 from .run import summary
-from .running import EXIT_FAILED, Line, Note, execute, fact_table, notes, report_errors, right, show, table
+from .running import EXIT_FAILED, Line, Note, asynchronous, execute, fact_table, load_langgraph, notes, report_errors, right, show, table
 from .selection import call_text, chosen_config, open_hybrid, terminal_approver
 
 if TYPE_CHECKING:
@@ -264,7 +264,8 @@ def show_trace(
 
 
 @trace_app.command("blame")
-def blame_run(
+@asynchronous
+async def blame_run(
     run: options.RunName = None,
     last: options.Last = False,
     expected: Annotated[str | None, typer.Option(help="The right answer. Default: the answer of --reference.")] = None,
@@ -279,28 +280,25 @@ def blame_run(
     as_json: options.AsJson = False,
 ) -> None:
     """Find the earliest step of a failed run whose correction makes the run succeed. No tool runs: recorded results are used."""
-    from ..lab.blame import find_blame  # loads LangGraph
+    load_langgraph()  # blame needs it
+    from ..lab.blame import find_blame
     from ..lab.blame_replay import RecordedRun
 
     selection = options.AgentChoice(config, near, far)
-
-    async def work() -> None:
-        if (reference is None) == (corrector is None):
-            hint = "use --reference RUN, or --corrector AGENT with --expected"
-            raise ConfigError("blame needs a better run or an agent that corrects", hint=hint)
-        with open_trace_store(config) as store:
-            chosen, better = options.RunChoice(run, last).id_in(store), reference and options.full_id(reference, store)
-            failed = RecordedRun(chosen, store.entries(chosen))
-            good = RecordedRun(better, store.entries(better)) if better else None
-        answer = expected or (None if good is None else good.answer)
-        if answer is None:
-            raise ConfigError("the right answer is not known", hint="give it with --expected")
-        async with open_hybrid(selection, chosen_config(selection)) as hybrid:
-            found = await find_blame(hybrid.pool, failed, good or corrector or "", answer, ask_far=ask_far)
-        data = {**found.model_dump(mode="json"), "replays": found.replays, "is_certain": found.is_certain}
-        show(data, _blame_lines(found), as_json=as_json)
-
-    execute(work(), as_json=as_json)
+    if (reference is None) == (corrector is None):
+        hint = "use --reference RUN, or --corrector AGENT with --expected"
+        raise ConfigError("blame needs a better run or an agent that corrects", hint=hint)
+    with open_trace_store(config) as store:
+        chosen, better = options.RunChoice(run, last).id_in(store), reference and options.full_id(reference, store)
+        failed = RecordedRun(chosen, store.entries(chosen))
+        good = RecordedRun(better, store.entries(better)) if better else None
+    answer = expected or (None if good is None else good.answer)
+    if answer is None:
+        raise ConfigError("the right answer is not known", hint="give it with --expected")
+    async with open_hybrid(selection, chosen_config(selection)) as hybrid:
+        found = await find_blame(hybrid.pool, failed, good or corrector or "", answer, ask_far=ask_far)
+    data = {**found.model_dump(mode="json"), "replays": found.replays, "is_certain": found.is_certain}
+    show(data, _blame_lines(found), as_json=as_json)
 
 
 @privacy_app.command("audit")
@@ -381,12 +379,8 @@ def _row_text(row: TraceRow) -> Text:
     line = Text.assemble((f"{side}{prefix}{row.title}", style), ("  " + ", ".join(row.figures), "dim"))
     if private and row.label is not None:
         line.append(f"  [{label_text(row.label)}]", style="magenta")
-    said = " ".join(row.text.split()) if row.kind not in ("decision", "run") else row.text
-    return line if not said else line.append(f"\n{_shorten(said) if row.kind != 'decision' else said}", style="dim")
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}\u2026"
+    said = row.text if row.kind == "decision" else shorten(row.text, _SHOWN)
+    return line if not said else line.append(f"\n{said}", style="dim")
 
 
 def _write_private(path: Path, text: str) -> None:

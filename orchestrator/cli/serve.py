@@ -30,7 +30,7 @@ from . import options
 from .http import serve_a2a, serve_console, serve_http
 from .mcp import serve_mcp
 from .memory_store import StoreChoice, chosen_memory
-from .running import Line, Note, execute, notes, report_errors, show, table
+from .running import Line, Note, asynchronous, notes, report_errors, show, table
 
 if TYPE_CHECKING:
     from ...protocols.server import Server  # with gRPC, which `serve http` does without
@@ -53,7 +53,8 @@ token_app = typer.Typer(help="Make, list, replace and revoke the tokens that cal
 
 
 @app.command("gateway")
-def serve_gateway(
+@asynchronous
+async def serve_gateway(
     config: options.Config = None,
     far: options.Far = None,
     address: Address = "127.0.0.1:7443",
@@ -67,17 +68,14 @@ def serve_gateway(
 ) -> None:
     """Serve the far agent until Ctrl-C or SIGTERM. This process holds the provider's key, its callers only a token."""
     listening = options.Listening(address, certificate, key, tokens, insecure, client_authority)
-
-    async def work() -> None:
-        chosen, loaded = _chosen_far(config, far), options.read_config(config)
-        serving = partial(serve_far, limits=None if loaded is None else loaded.gateway)
-        await _serve(lambda: open_far_in_process(chosen), listening, serving, seconds=drain, as_json=as_json)
-
-    execute(work(), as_json=as_json)
+    chosen, loaded = _chosen_far(config, far), options.read_config(config)
+    serving = partial(serve_far, limits=None if loaded is None else loaded.gateway)
+    await _serve(lambda: open_far_in_process(chosen), listening, serving, seconds=drain, as_json=as_json)
 
 
 @app.command("agent")
-def serve_agent(
+@asynchronous
+async def serve_agent(
     config: options.Config = None,
     near: options.Near = None,
     address: Address = "127.0.0.1:7444",
@@ -91,16 +89,13 @@ def serve_agent(
 ) -> None:
     """Serve this machine's near agent to other processes until Ctrl-C or SIGTERM."""
     listening = options.Listening(address, certificate, key, tokens, insecure, client_authority)
-
-    async def work() -> None:
-        chosen = chosen_near(config, near)
-        await _serve(lambda: open_near(chosen, name="near"), listening, serve_near, seconds=drain, as_json=as_json)
-
-    execute(work(), as_json=as_json)
+    chosen = chosen_near(config, near)
+    await _serve(lambda: open_near(chosen, name="near"), listening, serve_near, seconds=drain, as_json=as_json)
 
 
 @app.command("hub")
-def serve_hub(
+@asynchronous
+async def serve_hub(
     config: options.Config = None,
     address: Annotated[str, typer.Option(help="HOST:PORT at which devices reach the hub. Default: [hub] address.")] = "",
     certificate: options.Certificate = None,
@@ -118,30 +113,26 @@ def serve_hub(
     With [hub] memory, also synchronise this machine's memory with theirs.
     """
     listening = options.Listening(address, certificate, key, tokens, insecure, client_authority)
+    from .worker import open_page, page_data, page_lines, plan_page  # it imports this module
 
-    async def work() -> None:
-        from .worker import open_page, page_data, page_lines, plan_page  # it imports this module
-
-        log_to_stderr()
-        ask_for_open_files()
-        chosen = chosen_hub(config, listening)
-        page = plan_page(chosen.model_copy(update={"web_model": model} if model else {}), device, as_json=as_json) if web else None
-        chosen = chosen if page is None else page.hub
-        async with AsyncExitStack() as stack:
-            memory = open_memory(chosen_memory(StoreChoice(None, config))) if chosen.memory else None
-            if memory is not None:
-                stack.callback(memory.close)
-            hub, reached = await stack.enter_async_context(accept_workers(chosen, memory=memory, insecure=insecure))
-            workers = sorted(hub.agents)
-            data: dict[str, Any] = {"address": reached, "socket": str(chosen.socket), "workers": workers, "memory": chosen.memory}
-            lines: list[Line] = [*_hub_lines(chosen, reached, workers)]
-            if page is not None:
-                link = await stack.enter_async_context(open_page(hub, page, insecure=insecure))
-                data, lines = data | page_data(page, link), [*page_lines(page, link), *lines]
-            show(data, lines, as_json=as_json)
-            await until_stopped()
-
-    execute(work(), as_json=as_json)
+    log_to_stderr()
+    ask_for_open_files()
+    chosen = chosen_hub(config, listening)
+    page = plan_page(chosen.model_copy(update={"web_model": model} if model else {}), device, as_json=as_json) if web else None
+    chosen = chosen if page is None else page.hub
+    async with AsyncExitStack() as stack:
+        memory = open_memory(chosen_memory(StoreChoice(None, config))) if chosen.memory else None
+        if memory is not None:
+            stack.callback(memory.close)
+        hub, reached = await stack.enter_async_context(accept_workers(chosen, memory=memory, insecure=insecure))
+        workers = sorted(hub.agents)
+        data: dict[str, Any] = {"address": reached, "socket": str(chosen.socket), "workers": workers, "memory": chosen.memory}
+        lines: list[Line] = [*_hub_lines(chosen, reached, workers)]
+        if page is not None:
+            link = await stack.enter_async_context(open_page(hub, page, insecure=insecure))
+            data, lines = data | page_data(page, link), [*page_lines(page, link), *lines]
+        show(data, lines, as_json=as_json)
+        await until_stopped()
 
 
 def chosen_near(config: Path | None, near: str | None) -> NearSection:

@@ -33,7 +33,7 @@ from ..task.policy import Policy
 from ..task.stores import RunsConfig
 from . import options
 from .http import open_console
-from .running import Line, execute, notes, print_lines, show, table, warn
+from .running import Line, asynchronous, notes, print_lines, show, table, warn
 from .selection import DEMO_SEED, chosen_config, open_hybrid, shipped_config
 
 EXIT_CEILING: Final = 3
@@ -58,7 +58,8 @@ _CRASH_HINT: Final = (
 )
 
 
-def sweep(
+@asynchronous
+async def sweep(
     study: Annotated[Path | None, typer.Argument(help="Study file (TOML). Options take the place of its keys.")] = None,
     world: Annotated[list[str] | None, typer.Option(help="search, apps, or package.module:factory. May be repeated.")] = None,
     tasks: Annotated[int | None, typer.Option(min=1, help="Tasks drawn from each world with each seed.")] = None,
@@ -88,20 +89,16 @@ def sweep(
     named |= {"ceiling": ceiling, "agents": agents, "public": public or None}
     given = {name: value for name, value in named.items() if value is not None}
     selection = options.AgentChoice(config, near, far)
-
-    async def work() -> None:
-        chosen = _study(study, given, selection)
-        with RecordLog(claim_folder(out, chosen)) as log:
-            made = Sweep(chosen, log)
-            try:
-                await _make(made, chosen, ray=ray)
-            finally:
-                _print_missing(made, chosen.ceiling)
-            _conclude(made, out, call_price, as_json=as_json)
-            if made.missing:
-                raise typer.Exit(EXIT_CEILING)
-
-    execute(work(), as_json=as_json)
+    chosen = _study(study, given, selection)
+    with RecordLog(claim_folder(out, chosen)) as log:
+        made = Sweep(chosen, log)
+        try:
+            await _make(made, chosen, ray=ray)
+        finally:
+            _print_missing(made, chosen.ceiling)
+        _conclude(made, out, call_price, as_json=as_json)
+        if made.missing:
+            raise typer.Exit(EXIT_CEILING)
 
 
 _DEMO_TITLE: Final = "Nearfar demo"
@@ -117,7 +114,8 @@ def _check_report(report: Path) -> None:
             raise ConfigError(f"{report} exists already and is no report of this demo", hint="--report names another file")
 
 
-def demo(
+@asynchronous
+async def demo(
     tasks: Annotated[int, typer.Option(min=1, help="Number of tasks for each strategy.")] = 120,
     seed: Annotated[int, typer.Option(help="Seed that the tasks are drawn with.")] = DEMO_SEED,
     report: Annotated[Path, typer.Option(help="File for the HTML report.")] = Path("report.html"),
@@ -128,28 +126,24 @@ def demo(
 
     Prints a table for each world of tasks and writes a report.
     """
-
-    async def work() -> None:
-        require_matplotlib()
-        _check_report(report)
-        notes.print("starting the near model in this process and the far one behind a gateway process ...", style="dim")
-        if runs_on_onnx("near"):
-            notes.print("llama.cpp is not installed: onnxruntime runs both models")
-        if console:
-            await _open_demo_console(as_json=as_json)
-            return
-        async with Workbench(_demo_study(max(tasks, STORY_TASK + 1), seed)) as bench:
-            story = await _tell_story(bench, shown=not as_json)
-            records = await _run_all(bench, _demo_study(tasks, seed))
-        outcomes = Outcomes(records)
-        report.write_text(render_sweep(outcomes, missing=0, title=_DEMO_TITLE, story=story), encoding="utf-8")
-        _refuse_failed_configuration(records)
-        figures = search_figures(records)
-        told = story_figures(story, _STORY_FIELDS)
-        data = {"story": told, **sweep_summary(outcomes, missing=0), "findings": figures, "report": str(report)}
-        show(data, _demo_lines(outcomes, figures, report), as_json=as_json)
-
-    execute(work(), as_json=as_json)
+    require_matplotlib()
+    _check_report(report)
+    notes.print("starting the near model in this process and the far one behind a gateway process ...", style="dim")
+    if runs_on_onnx("near"):
+        notes.print("llama.cpp is not installed: onnxruntime runs both models")
+    if console:
+        await _open_demo_console(as_json=as_json)
+        return
+    async with Workbench(_demo_study(max(tasks, STORY_TASK + 1), seed)) as bench:
+        story = await _tell_story(bench, shown=not as_json)
+        records = await _run_all(bench, _demo_study(tasks, seed))
+    outcomes = Outcomes(records)
+    report.write_text(render_sweep(outcomes, missing=0, title=_DEMO_TITLE, story=story), encoding="utf-8")
+    _refuse_failed_configuration(records)
+    figures = search_figures(records)
+    told = story_figures(story, _STORY_FIELDS)
+    data = {"story": told, **sweep_summary(outcomes, missing=0), "findings": figures, "report": str(report)}
+    show(data, _demo_lines(outcomes, figures, report), as_json=as_json)
 
 
 async def _open_demo_console(*, as_json: bool) -> None:

@@ -40,7 +40,7 @@ from ..compose.hub import (
 from ..compose.hub import list_workers as ask_hub
 from . import options
 from .models import show_progress
-from .running import EXIT_FAILED, Line, Note, execute, notes, output, report_errors, show, warn
+from .running import EXIT_FAILED, Line, Note, asynchronous, notes, output, report_errors, show, warn
 from .serve import chosen_hub, chosen_near, until_stopped
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class Prompts:
     tool: str
 
 
-def conform(
+@asynchronous
+async def conform(
     worker: Annotated[str, typer.Argument(help="Name of a worker that is attached, as `worker list` shows it.")],
     prompt: Annotated[str, typer.Option(help="A prompt with a short answer.")] = "What is the mayor of Port Alder?",
     long_prompt: Annotated[str, typer.Option(help="A prompt with an answer of a hundred tokens or more.")] = "Count from 1 to 500.",
@@ -97,18 +98,14 @@ def conform(
     as_json: options.AsJson = False,
 ) -> None:
     """Check that an attached worker keeps the contract of agents, whatever language it is written in."""
-
-    async def work() -> None:
-        hub = options.read_section(config, "hub", HubConfig)
-        prompts = Prompts(short=prompt, long=long_prompt, tool=tool_prompt)
-        outcomes = await run_suite(hub, worker, prompts, seconds=seconds)
-        failed = sum(found.outcome == "failed" for found in outcomes)
-        data = {"worker": worker, "failed": failed, "checks": [asdict(found) for found in outcomes]}
-        show(data, [*map(_line, outcomes)], as_json=as_json)
-        if failed:
-            raise typer.Exit(EXIT_FAILED)
-
-    execute(work(), as_json=as_json)
+    hub = options.read_section(config, "hub", HubConfig)
+    prompts = Prompts(short=prompt, long=long_prompt, tool=tool_prompt)
+    outcomes = await run_suite(hub, worker, prompts, seconds=seconds)
+    failed = sum(found.outcome == "failed" for found in outcomes)
+    data = {"worker": worker, "failed": failed, "checks": [asdict(found) for found in outcomes]}
+    show(data, [*map(_line, outcomes)], as_json=as_json)
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
 
 
 async def run_suite(hub: HubConfig, worker: str, prompts: Prompts, *, seconds: float) -> list[CheckOutcome]:
@@ -207,7 +204,8 @@ def pair(
 
 
 @app.command("attach")
-def attach(
+@asynchronous
+async def attach(
     address: Annotated[str, typer.Argument(help="HOST or HOST:PORT of the hub, or unix:/path. Omit it with --pairing-file.")] = "",
     token: Annotated[
         str, typer.Option(envvar="NEARFAR_TOKEN", help="This device's token. Prefer $NEARFAR_TOKEN, which other users cannot see.")
@@ -222,32 +220,25 @@ def attach(
     as_json: options.AsJson = False,
 ) -> None:
     """Lend this device's model to a hub until Ctrl-C or SIGTERM. The device dials out, and again when the connection breaks."""
-
-    async def work() -> None:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-        # The options are checked before a model is loaded.
-        worker_for = _worker_for(address, token, certificate, pairing_file, client_certificate, client_key)
-        agent = await open_near(chosen_near(config, near), name="near")
-        try:
-            await _work(worker_for(agent), drain=drain, as_json=as_json)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await agent.aclose()
-
-    execute(work(), as_json=as_json)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    # The options are checked before a model is loaded.
+    worker_for = _worker_for(address, token, certificate, pairing_file, client_certificate, client_key)
+    agent = await open_near(chosen_near(config, near), name="near")
+    try:
+        await _work(worker_for(agent), drain=drain, as_json=as_json)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await agent.aclose()
 
 
 @app.command("list")
-def list_workers(config: options.Config = None, as_json: options.AsJson = False) -> None:
+@asynchronous
+async def list_workers(config: options.Config = None, as_json: options.AsJson = False) -> None:
     """List the devices that this machine's hub knows: attached or not, their models, battery, heat and free memory."""
-
-    async def work() -> None:
-        hub = options.read_section(config, "hub", HubConfig)
-        workers = await ask_hub(hub.socket)
-        data = {"workers": [worker.model_dump(mode="json") for worker in workers]}
-        show(data, (f"{worker.name:<20} {worker.text}" for worker in workers), as_json=as_json)
-
-    execute(work(), as_json=as_json)
+    hub = options.read_section(config, "hub", HubConfig)
+    workers = await ask_hub(hub.socket)
+    data = {"workers": [worker.model_dump(mode="json") for worker in workers]}
+    show(data, (f"{worker.name:<20} {worker.text}" for worker in workers), as_json=as_json)
 
 
 def _worker_for(

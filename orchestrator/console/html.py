@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Final, NamedTuple, TypeAlias
 
-from ..util.text import printable
+from ..util.text import printable, shorten
 
 LONGEST_TEXT: Final = 20_000
 """Characters of a text that a page shows: untrusted content may be of any length."""
@@ -219,7 +219,7 @@ def _names(marks: Sequence[Mark], scale: _Scale) -> Iterator[Html]:
     """Yield the names, each at the nearest place to its point where it covers no point and no other name."""
     taken = [box for mark in marks for box in _covered(mark, scale)]
     for mark in sorted(marks, key=lambda each: each.up):
-        shown = mark.name if len(mark.name) <= 26 else mark.name[:25] + "…"
+        shown = shorten(mark.name, 26)
         wide = _LETTER * len(shown)
         x, y = scale.x(mark.across), scale.y(mark.up)
         places = [(x + dx, y + dy, wide, float(_LINE)) for far in (0, 14, 28, 42, 56) for dx, dy in _around(wide, far)]

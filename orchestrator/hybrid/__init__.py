@@ -1,6 +1,5 @@
 """`Hybrid`: the near and the far agent, the tools and the policy behind one `run`."""
 
-import logging
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing
 from functools import cached_property, partial
@@ -73,8 +72,6 @@ if TYPE_CHECKING:
     from ..memory.in_tasks import TaskMemory
     from ..memory.store import MemoryStore
     from ..strategies.calls import TaskGraph
-
-_logger = logging.getLogger(__name__)
 
 
 class Hybrid(ServesTurns):

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 
 _logger = logging.getLogger(__name__)
-_NEAR = "the path or name of a model, a NearConfig, a mapping or an Agent"
-_FAR = 'a text such as "openai:MODEL", a FarConfig, a mapping or an Agent'
 _AGENT = ("card", "step", "aclose")
 _TOOL_HINT = "decorate the function with @tool"
 

@@ -222,9 +222,9 @@ def _configurations_table(outcomes: Outcomes, world: str) -> str:
 
 
 def _row(outcomes: Outcomes, world: str, label: str) -> list[str]:
-    def cell(measure: str, scale: float = 1, digits: int = 3) -> str:
+    def cell(measure: str, scale: float = 1) -> str:
         estimate = outcomes.estimate(world, label, measure)
-        return "unknown" if estimate is None else f"{estimate.value * scale:,.{digits}g}"
+        return "unknown" if estimate is None else f"{estimate.value * scale:,.3g}"
 
     runs = outcomes.runs(world, label)
     score, success = (outcomes.estimate(world, label, measure) for measure in ("score", "success"))

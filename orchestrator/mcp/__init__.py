@@ -17,8 +17,9 @@ from pydantic import Field, ValidationError, model_validator
 from ...protocols import ConfigError
 from ...protocols.address import is_loopback
 from ...protocols.items import Source, Tier
+from ...protocols.lazy import data_folder
 from ...protocols.steps import JsonSchema, Value
-from ..task.stores import VariableName, data_folder
+from ..task.stores import VariableName
 from ..task.tools import DEFAULT_RESULT_LIMIT, DEFAULT_TIME_LIMIT, Effect
 from ..util.text import digest
 

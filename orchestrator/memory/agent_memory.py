@@ -12,7 +12,7 @@ from ...protocols import VersionConflict
 from ...protocols.items import LEAST_TRUST, TRUST, ItemAddress, Namespace, Source, Tier
 from ..compression.conversation import TokenCounter, estimated_tokens
 from ..task.stores import BUDGET_TOKENS
-from ..util.runtime import in_thread
+from ..util.runtime import threaded
 from .engine import Change
 from .episodic import EpisodicMemory, MemoryTurn
 from .in_tasks import Rendered, render
@@ -194,8 +194,7 @@ class AgentMemory:
         """Keep a `turn` of a `session`; see `EpisodicMemory.remember`."""
         return self.episodes.remember(turn, session)
 
-    async def aremember(self, turn: MemoryTurn, session: str) -> MemoryItem:
-        return await in_thread(self.remember, turn, session)
+    aremember = threaded(remember)
 
     def recall(
         self, question: str, budget_tokens: int = BUDGET_TOKENS, *, limit: int | None = None, count: TokenCounter = estimated_tokens
@@ -209,7 +208,4 @@ class AgentMemory:
         turns = self.episodes.found(question, limit=_MOST_TURNS)
         return render([*facts, *turns][:limit], budget_tokens, count)
 
-    async def arecall(
-        self, question: str, budget_tokens: int = BUDGET_TOKENS, *, limit: int | None = None, count: TokenCounter = estimated_tokens
-    ) -> Rendered:
-        return await in_thread(self.recall, question, budget_tokens, limit=limit, count=count)
+    arecall = threaded(recall)

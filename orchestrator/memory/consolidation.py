@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 
 import anyio
 
@@ -55,44 +55,23 @@ class Consolidator:
         self._policy = policy or ConsolidationConfig()
         self._job = ConsolidationJob(store, scope, self._policy, self.journal, None if agent is None else Summarizer.of(agent), now)
         self._device_state = device_state or (lambda: _ON_MAINS)
-        self._tasks = 0
-        """Number of tasks at work on this device, for which consolidation has to wait."""
-        self._running: anyio.CancelScope | None = None
-
-    @asynccontextmanager
-    async def awake(self) -> AsyncIterator[None]:
-        """Pause consolidation within this block: a running one stops at once, even while a model generates."""
-        self._tasks += 1
-        if self._running is not None:
-            self._running.cancel()
-        try:
-            yield
-        finally:
-            self._tasks -= 1
-
-    def reason_to_wait(self) -> str | None:
-        """Return why nothing is consolidated now; None: it may be."""
-        return "the device is at work" if self._tasks else reason_to_wait(self._device_state(), self._policy)
 
     async def run(self) -> ConsolidationResult:
         """Consolidate as long as the device rests. Each step is complete in itself: whatever ends the run, the next one continues after
         the last step."""
-        slept = ConsolidationResult(stopped=self.reason_to_wait())
+        slept = ConsolidationResult(stopped=self._reason_to_wait())
         if slept.stopped is not None:
             return slept
-        with anyio.CancelScope() as scope:
-            self._running = scope
-            try:
-                async with aclosing(self._steps(slept)) as steps:
-                    async for _ in steps:
-                        if (reason := self.reason_to_wait()) is not None:
-                            slept.stopped = reason
-                            break
-            finally:
-                self._running = None
-        if scope.cancelled_caught:
-            slept.stopped = "the device is at work"
+        async with aclosing(self._steps(slept)) as steps:
+            async for _ in steps:
+                slept.stopped = self._reason_to_wait()
+                if slept.stopped is not None:
+                    break
         return slept
+
+    def _reason_to_wait(self) -> str | None:
+        """Return why nothing is consolidated now; None: it may be."""
+        return reason_to_wait(self._device_state(), self._policy)
 
     async def _steps(self, slept: ConsolidationResult) -> AsyncGenerator[None]:
         """Do the work, and yield after each step, where the run can stop."""

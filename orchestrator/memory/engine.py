@@ -218,6 +218,16 @@ def check_told(after: int, since: int) -> None:
         )
 
 
+UNSPACED: Final = (
+    "\u0e00-\u0eff"  # Thai, Lao
+    "\u1000-\u109f\u1780-\u17ff"  # Burmese, Khmer
+    "\u3040-\u30ff\u31f0-\u31ff"  # Japanese syllables
+    "\u1100-\u11ff\uac00-\ud7af"  # Korean, which sets endings close to its words
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
+)
+"""Scripts in which words are not separated by spaces: an index has their characters. A change of it needs new indexes."""
+
+
 class Unembedded(NamedTuple):
     """A row whose texts have no vectors of this embedder yet."""
 

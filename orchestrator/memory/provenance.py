@@ -152,7 +152,7 @@ class Recollection:
 
     @property
     def label(self) -> Label:
-        """The join_labels label of the items."""
+        """The joined label of the items."""
         return join_labels(label_of_recalled(item, is_private=self.is_private) for item in self.items)
 
     @contextmanager

@@ -11,7 +11,7 @@ from langgraph.store.base import IndexConfig, TTLConfig
 
 from ...protocols import ConfigError, InvalidRequest, NotFound, PermissionDenied
 from ...protocols.items import ItemAddress, Namespace, Tier, within
-from ..util.runtime import in_thread
+from ..util.runtime import in_thread, threaded
 from ..util.settings import as_choice, as_path, require, require_callable, require_methods
 from . import validation
 from .basic_store import BasicStore
@@ -164,8 +164,7 @@ class MemoryStore(BasicStore):
 
         return self._change(namespace, key, extended)
 
-    async def aappend(self, namespace: tuple[str, ...], key: str, field: str, items: Sequence[Any]) -> str:
-        return await in_thread(self.append, namespace, key, field, items)
+    aappend = threaded(append)
 
     def patch(
         self,
@@ -188,17 +187,7 @@ class MemoryStore(BasicStore):
 
         return self._change(namespace, key, patched, if_version=if_version, tier=validation.tier(tier))
 
-    async def apatch(
-        self,
-        namespace: tuple[str, ...],
-        key: str,
-        fields: Mapping[str, Any],
-        *,
-        remove: Sequence[str] = (),
-        if_version: str | None = None,
-        tier: Tier | None = None,
-    ) -> str:
-        return await in_thread(self.patch, namespace, key, fields, remove=remove, if_version=if_version, tier=tier)
+    apatch = threaded(patch)
 
     def supersede(
         self,
@@ -221,21 +210,7 @@ class MemoryStore(BasicStore):
         stamped = replace(edit, valid_from=moment, archives=True, if_version=if_version, tier=validation.tier(tier), subject=subject)
         return self._write([stamped])[0]
 
-    async def asupersede(
-        self,
-        namespace: tuple[str, ...],
-        key: str,
-        value: Mapping[str, Any],
-        index: Literal[False] | list[str] | None = None,
-        *,
-        valid_from: datetime | None = None,
-        if_version: str | None = None,
-        tier: Tier | None = None,
-        subject: str | None = None,
-    ) -> str:
-        return await in_thread(
-            self.supersede, namespace, key, value, index, valid_from=valid_from, if_version=if_version, tier=tier, subject=subject
-        )
+    asupersede = threaded(supersede)
 
     def invalidate(self, namespace: tuple[str, ...], key: str, *, at: datetime | None, if_version: str | None = None) -> str:
         """Set the moment `at` which an item becomes invalid, or with None that it still is valid, and return the new version. Raises
@@ -254,22 +229,19 @@ class MemoryStore(BasicStore):
         )
         return self.bound(source=told.source)._write([edit])[0]
 
-    async def ainvalidate(self, namespace: tuple[str, ...], key: str, *, at: datetime | None, if_version: str | None = None) -> str:
-        return await in_thread(self.invalidate, namespace, key, at=at, if_version=if_version)
+    ainvalidate = threaded(invalidate)
 
     def history(self, namespace: tuple[str, ...], key: str) -> list[MemoryItem]:
         """Return the item and its superseded values, the newest first."""
         return history(self._reader(), validation.place(namespace, key))
 
-    async def ahistory(self, namespace: tuple[str, ...], key: str) -> list[MemoryItem]:
-        return await in_thread(self.history, namespace, key)
+    ahistory = threaded(history)
 
     def conflicts(self, *, limit: int = 100, offset: int = 0) -> list[Conflict]:
         """Return items with values that lost because two devices wrote them without knowing of each other; see `resolve`."""
         return conflicts(self._reader(), *validation.page(limit, offset))
 
-    async def aconflicts(self, *, limit: int = 100, offset: int = 0) -> list[Conflict]:
-        return await in_thread(self.conflicts, limit=limit, offset=offset)
+    aconflicts = threaded(conflicts)
 
     def resolve(self, namespace: tuple[str, ...], key: str, keep: str | Mapping[str, Any] = "present") -> str:
         """Resolve a conflict, on all devices, and return the new version. `keep`: the present value, a lost one by its name, or a new
@@ -292,16 +264,14 @@ class MemoryStore(BasicStore):
         edit = Edit(address=address, value=lambda _: value, is_total=False, if_version=version, parts=parts, decides=True)
         return self._write([edit])[0]
 
-    async def aresolve(self, namespace: tuple[str, ...], key: str, keep: str | Mapping[str, Any] = "present") -> str:
-        return await in_thread(self.resolve, namespace, key, keep)
+    aresolve = threaded(resolve)
 
     def changes(self, since: int = 0, *, prefix: tuple[str, ...] = (), limit: int = 200) -> tuple[list[MemoryChange], int]:
         """Return the changes after the position `since`, in order, and the position to continue from. The list may be empty before the end
         of the feed; at the end the position stays the same."""
         return changes_after(self._reader(), since, prefix=validation.prefix(prefix), limit=limit)
 
-    async def achanges(self, since: int = 0, *, prefix: tuple[str, ...] = (), limit: int = 200) -> tuple[list[MemoryChange], int]:
-        return await in_thread(self.changes, since, prefix=prefix, limit=limit)
+    achanges = threaded(changes)
 
     def watch(self, prefix: tuple[str, ...] = (), *, since: int | None = None) -> AsyncGenerator[MemoryChange]:
         """Yield changes as they happen, from now on or after the position `since`, including those of other processes. Close it when
@@ -329,8 +299,7 @@ class MemoryStore(BasicStore):
         self._watchers.notify()
         return erased
 
-    async def aerase(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[ItemAddress]:
-        return await in_thread(self.erase, subject=subject, prefix=prefix)
+    aerase = threaded(erase)
 
     def export(self, *, prefix: tuple[str, ...] = (), tier: Tier | None = None) -> Iterator[str]:
         """Return items as lines of JSON, with all their stamps, including items that are no longer valid. Lost values are left out."""
@@ -384,15 +353,13 @@ class MemoryStore(BasicStore):
             done += made
         return done
 
-    async def aindex_pending(self) -> int:
-        return await in_thread(self.index_pending)
+    aindex_pending = threaded(index_pending)
 
     def sweep(self) -> int:
         """Forget the items that have expired, and return their number."""
         return sweep(self.engine, self._now)
 
-    async def asweep(self) -> int:
-        return await in_thread(self.sweep)
+    asweep = threaded(sweep)
 
     def close(self) -> None:
         """Close the database. Views and bound stores of it cannot be used any more."""

@@ -37,7 +37,7 @@ class Segment:
 
     @property
     def about(self) -> tuple[Tier, str]:
-        """Tier and subject: only segments that agree in both are summarize together."""
+        """Tier and subject: only segments that agree in both are summarized together."""
         return self.item.tier, self.item.subject
 
     @property
@@ -138,7 +138,7 @@ def keywords(texts: Sequence[str], everything: Sequence[str], *, count: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """Texts that are summarize together."""
+    """Texts that are summarized together."""
 
     span: Span
     texts: Sequence[str]

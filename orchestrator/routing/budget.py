@@ -105,8 +105,9 @@ _BILLS: Final = 15.0
 """Bills over which the price of a task that goes far is taken."""
 _DOUBT: Final = 2.0
 """Factor for the amount set aside for a task of unknown cost: it multiplies the usual bill, or the dollars spent on the task so far."""
-_SURPRISE: Final = 2.5
-"""Times that what is set aside counts against the period: prices may rise while tasks are under way. Chosen on simulated price steps."""
+_SURPRISE: Final = 6.0
+"""Times that the dollars expected of tasks under way count against the period until a rise is known: prices may rise meanwhile. Chosen on
+simulated price steps."""
 _DEAREST: Final = 16.0
 """Bound of how many times more than expected tasks are taken to cost: a single odd task does not hold others back for long."""
 _RELIEF: Final = 0.2
@@ -119,9 +120,9 @@ class FarShareController:
     """Holds the share of tasks that go far.
 
     The share over any `window` tasks in a row is within `TOLERANCE` of the target, whatever the worths are: the debt never leaves
-    the bounds of half a tolerance, since a task that would take it beyond goes to the other side. Within the bounds the highest
-    worths go far. The share is over the tasks that were free to go either way; forced ones do not count. What could not be done, as
-    while the far side was away, is forgiven beyond the bounds, so that no flood follows.
+    the bounds of half a tolerance, since a task that would take it beyond goes to the other side, but for tasks that go far unasked.
+    Within the bounds the highest worths go far. The share is over the tasks that were free to go either way; forced ones do not
+    count. What could not be done, as while the far side was away, is forgiven beyond the bounds, so that no flood follows.
 
     Args:
         target: share of tasks that are to go far, from 0 to 1.
@@ -176,15 +177,18 @@ class FarShareController:
         with self._lock:
             self._recent.add(worth)
             self._luck = self._random.random()
-            self._owe(self._target - went_far)
+            self._owe(self._target - went_far, least=min(-self._bound, self._debt))
 
-    def correct(self, *, went_far: bool) -> None:
-        """Count a task for the other side than it was counted for."""
+    def correct(self, *, counted_far: bool, went_far: bool | None) -> None:
+        """Count a task again by what came of it. None: leave it out, since nothing was left to choose in the end.
+
+        A task that went far unasked may take the debt to twice its bound: forgiven earlier, such tasks would add to the share.
+        """
         with self._lock:
-            self._owe(-1 if went_far else 1)
+            self._owe(counted_far - (self._target if went_far is None else went_far), least=-2 * self._bound)
 
-    def _owe(self, tasks: float) -> None:
-        self._debt = min(max(self._debt + tasks, -self._bound), self._bound)
+    def _owe(self, tasks: float, *, least: float) -> None:
+        self._debt = min(max(self._debt + tasks, least), self._bound)
 
 
 class DollarRateController:
@@ -357,8 +361,8 @@ class DollarRateController:
     @property
     def _left(self) -> float:
         """Dollars that may still be spent or set aside in this period."""
-        under_way = max(self._set_aside, self._dearness * self._expected)
-        return _MOST * self._target - max(self._paid_sum, self._billed()) - _SURPRISE * under_way
+        under_way = max(self._set_aside, max(self._dearness, _SURPRISE) * self._expected)
+        return _MOST * self._target - max(self._paid_sum, self._billed()) - under_way
 
     @property
     def _unknown(self) -> float:

@@ -71,6 +71,8 @@ class Fit(Value):
     """The paid looks; the free ones are always seen."""
     centre: tuple[Number, ...]
     scale: tuple[Annotated[Number, Field(gt=0)], ...]
+    farthest: tuple[Annotated[float, Field(gt=0, le=FARTHEST)], ...]
+    """Deviations from the centre beyond which a measure counts no more."""
     draft: tuple[Weight, ...]
     """Weights for the log odds that the draft is right; the last one stands alone."""
     far: tuple[Weight, ...]
@@ -127,8 +129,6 @@ class EscalationCard(Value):
     """It was learned from."""
     left_out: int = Field(default=0, ge=0)
     """Traces in which one of the two outcomes was unknown."""
-    farthest: float = Field(default=FARTHEST, gt=0, le=FARTHEST)
-    """Deviations from the mean beyond which a measure counts no more."""
     provenance: CardOrigin | None = None
     """None: it was learned from the user's own traces."""
 
@@ -155,7 +155,7 @@ class EscalationCard(Value):
             raise ValueError("there is to be one outlook for each further look")
         for fit in self.fits:
             count = len(measures_of(looks_of(self.looks, fit.seen), {}))
-            if {len(fit.centre), len(fit.scale), len(fit.draft) - 1, len(fit.far) - 1} != {count}:
+            if {*map(len, (fit.centre, fit.scale, fit.farthest)), len(fit.draft) - 1, len(fit.far) - 1} != {count}:
                 raise ValueError(f"a fit is to have {count} measures")
         return self
 
@@ -228,10 +228,8 @@ class Escalation:
         if unknown:
             raise ConfigError(f"the escalation was trained without the looks {', '.join(unknown)}", hint="train one with them")
         fit, looks = self._fits[self._seen(findings)]
-        numbers = zip(measures_of(looks, findings), fit.centre, fit.scale, strict=True)
-        standard = [
-            0.0 if math.isnan(value) else _clipped((value - centre) / scale, self.card.farthest) for value, centre, scale in numbers
-        ]
+        numbers = zip(measures_of(looks, findings), fit.centre, fit.scale, fit.farthest, strict=True)
+        standard = [0.0 if math.isnan(value) else _clipped((value - centre) / scale, most) for value, centre, scale, most in numbers]
         draft, far = self._offsets
         return _logistic(standard, fit.draft, draft), _logistic(standard, fit.far, far)
 

@@ -36,6 +36,8 @@ DRAFT: Final = "draft"
 SCHEMA: Final = "schema"
 GROUNDING: Final = "grounding"
 CONFIDENCE: Final = "confidence"
+LENGTH: Final = "length of the output"
+"""Measure of all that an agent wrote: the logarithm of its characters."""
 FREE: Final = (PROMPT, DRAFT, SCHEMA, GROUNDING, CONFIDENCE)
 """Names of the free looks. A second opinion has the name of the agent that gives it."""
 
@@ -224,7 +226,7 @@ def text_form(
         "is a number": float(number_of(text) is not None),
         "is a literal": float(is_literal(text)),
         "stands in the prompt": float(bool(text) and text in prompt),
-        "length of the output": math.log1p(written),
+        LENGTH: math.log1p(written),
     }
     return Signal(measures, answer)
 

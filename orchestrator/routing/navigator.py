@@ -7,19 +7,21 @@ that exists without a further call in place of a model's opinion of its own step
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
-from ...protocols import ConfigError, Prices, Usage
+from ...protocols import ConfigError, Prices, Side, Usage
 from ...protocols.steps import Value
 from ..budgets import Commitment
 from ..task import Task, tokens_of
 from ..task.decisions import Estimate, EstimateSource, RouteDecision
 from ..task.events import EVIDENCE, Move, Navigated
+from ..task.results import Call
 from ..task.routing_policy import RouterConfig
+from .costs import TaskKind, TaskTaken
 from .steering import OUT_OF_REACH, FarOption, Steering
 
 if TYPE_CHECKING:
@@ -149,6 +151,9 @@ PLAN_TOKENS: Final = 300
 MENDED: Final = 0.69
 """Probability that a far agent does right what a near one does wrong: mean over three recorded sets, function calls, predicted output of
 code, and competition maths."""
+UNDOUBTED: Final = 0.54
+"""Gain of asking a far agent about an answer that nothing speaks against, over that where a check or another agent does: by means over the
+same sets."""
 
 
 def gain_of_supervision(decision: RouteDecision) -> float:
@@ -164,13 +169,15 @@ def gain_of_supervision(decision: RouteDecision) -> float:
 class SupervisionChoice:
     """Chooses whether the supervisor of one task is asked, and lets the budget count that.
 
-    A share of tasks counts a task as far where anything of it goes there; dollars are weighed against those of a plan.
+    A share of tasks counts a task as far where anything of it goes there. Dollars are those of a plan; under a rate of
+    dollars, those that plans and checks of such tasks were billed together.
 
     Args:
         steering: of the router.
         task: under supervision.
         decision: that placed the task.
         prices: of the supervisor; None: unknown.
+        tools: names of those that the task may call.
         commitments: takes what a dollar rate sets aside, until the bill comes; None: no bill will come.
     """
 
@@ -181,6 +188,7 @@ class SupervisionChoice:
         decision: RouteDecision,
         *,
         prices: Prices | None,
+        tools: Collection[str] = (),
         commitments: list[Commitment] | None = None,
     ) -> None:
         self._steering = steering
@@ -188,7 +196,13 @@ class SupervisionChoice:
         self._objective = task.policy.objective
         self._near = _chance(decision, decision.candidates[0]).value
         self._gain = gain_of_supervision(decision)
-        self._dollars = _plan_dollars(task, decision, prices)
+        self._supervisor = decision.supervisor or ""
+        self._tokens = tokens_of(task)
+        self._kind = TaskKind(task.task_class, bool(tools))
+        self._plan_dollars = _plan_dollars(task, decision, prices)
+        billed = self._steering.supervision.costs(self._supervisor, Side.FAR, tokens=self._tokens, prices=prices, kind=self._kind).dollars
+        is_known = billed is not None and billed.source is EstimateSource.MEASURED
+        self._dollars = billed if is_known and not self.counts_tasks else self._plan_dollars
         self._commitments = commitments
 
     @property
@@ -199,18 +213,21 @@ class SupervisionChoice:
     @property
     def price(self) -> float:
         """The worth, in right outcomes, that a rate of dollars asks one call of the supervisor to bring."""
-        if not self._objective.quality or self.counts_tasks or self._dollars is None:
+        if not self._objective.quality or self.counts_tasks or self._plan_dollars is None:
             return 0.0
         multiplier = max(self._steering.dollar_multiplier(self._settings), -self._objective.dollars)
-        return multiplier * self._dollars.value / self._objective.quality
+        return multiplier * self._plan_dollars.value / self._objective.quality
 
-    def buys(self, gain: float | None = None) -> bool:
+    def buys(self, gain: float | None = None, *, is_doubted: bool = True) -> bool:
         """Choose, and count the task.
 
-        `gain`: by how much a right outcome becomes more probable if the supervisor is asked; None: the prompt tells it.
+        Args:
+            gain: by how much a right outcome becomes more probable if the supervisor is asked; None: the prompt tells it.
+            is_doubted: False for an answer that nothing speaks against.
         """
         dollars = 0.0 if self._dollars is None else self._dollars.value
-        advantage = self._objective.quality * (self._gain if gain is None else gain) - self._objective.dollars * dollars
+        expected = (self._gain if gain is None else gain) * (1 if is_doubted else UNDOUBTED)
+        advantage = self._objective.quality * expected - self._objective.dollars * dollars
         is_bought = advantage > self._steering.threshold(self._settings, self._dollars)
         self._count(advantage, went_far=is_bought)
         return is_bought
@@ -219,9 +236,16 @@ class SupervisionChoice:
         """Count a task that has ended without the choice. `went_far`: the far side was asked all the same, as about an act in doubt."""
         self._count(-OUT_OF_REACH, went_far=went_far)
 
-    def correct(self, *, went_far: bool) -> None:
-        """Count a task for the other side than it was counted for: a far agent was asked all the same, or was not asked after all."""
-        self._steering.correct(self._settings, went_far=went_far)
+    def correct(self, *, is_bought: bool, went_far: bool | None) -> None:
+        """Count the task again by what came of the choice: a far agent was asked all the same, or was not asked after all. None: leave the
+        task out, since its near agent has failed."""
+        self._steering.correct(self._settings, counted_far=is_bought, went_far=went_far)
+
+    def learn(self, calls: Sequence[Call]) -> None:
+        """Learn what the task took of its supervisor. Answers of a cache say nothing of that."""
+        if calls and all(call.saved is None for call in calls):
+            taken = TaskTaken.of(calls, prompt_tokens=self._tokens)
+            self._steering.supervision.add_task(self._supervisor, taken, kind=self._kind)
 
     def _count(self, advantage: float, *, went_far: bool) -> None:
         far = min(max(self._near + self._gain, 0.0), 1.0)

@@ -14,6 +14,7 @@ from ..task.decisions import AgentEstimate, ConsideredAgent, Estimate, EstimateS
 from ..task.modes import Mode, Strategy
 from ..task.routing_policy import DAY, RouterConfig
 from .budget import HORIZON, SAMPLE, TOLERANCE, USUAL_WINDOW, DollarRateController, FarShareController, Sorted, check_observed
+from .costs import RunningEstimates
 from .exploration import Explorer, Prospect
 
 OUT_OF_REACH: Final = 1e9
@@ -172,6 +173,8 @@ class Steering:
         self._rates: dict[float, DollarRateController] = {}
         """By the period; one for each, whatever the target: what was spent under another target is spent."""
         self._explorers: dict[float, Explorer] = {}
+        self.supervision = RunningEstimates()
+        """Costs of agents as supervisors: the plan and the checks of a task together."""
 
     def threshold(self, settings: RouterConfig, far: Estimate | None = None) -> float:
         """Return the utility by which a far agent has to be ahead at the moment; finite, since JSON has no infinity.
@@ -269,11 +272,11 @@ class Steering:
             known = None if option.dollars is None else option.dollars.value
             controller.observe(worth, went_far=went_far, dollars=known if went_far else 0.0, forced=is_forced)
 
-    def correct(self, settings: RouterConfig, *, went_far: bool) -> None:
-        """Count a task for the other side than it was counted for. Budgets of dollars and qualities are told by bills and reports."""
+    def correct(self, settings: RouterConfig, *, counted_far: bool, went_far: bool | None) -> None:
+        """Count a task again by what came of it; None: leave it out. Budgets of dollars and qualities are told by bills and reports."""
         controller = self._controller(settings)
         if isinstance(controller, FarShareController):
-            controller.correct(went_far=went_far)
+            controller.correct(counted_far=counted_far, went_far=went_far)
 
     def _explored(self, decision: RouteDecision, settings: RouterConfig, quality: float) -> RouteDecision:
         prospects = [_prospect(each, decision.threshold or 0.0, quality) for each in decision.considered if each.objection is None]

@@ -251,7 +251,6 @@ def train_escalation(examples: DraftExamples, *, seed: int = 0, farthest: float 
         ),
         traces=len(examples.findings),
         left_out=examples.left_out,
-        farthest=farthest,
     )
 
 
@@ -376,7 +375,14 @@ class _Fits:
         centre, scale = _standard(table)
         draft, draft_chance = _calibrated(table, self.examples.draft_scores, folds, self.farthest)
         far, far_chance = _calibrated(table, self.examples.far_scores, folds, self.farthest)
-        fit = Fit(seen=tuple(seen), centre=_rounded(centre), scale=_rounded(scale), draft=_rounded(draft), far=_rounded(far))
+        fit = Fit(
+            seen=tuple(seen),
+            centre=_rounded(centre),
+            scale=_rounded(scale),
+            farthest=(self.farthest,) * len(centre),
+            draft=_rounded(draft),
+            far=_rounded(far),
+        )
         return fit, far_chance - draft_chance
 
 

@@ -18,6 +18,7 @@ from ..task.decisions import SelectionDecision
 from ..task.labels import RecalledItem
 from ..task.modes import Mode
 from ..task.policy import FindingType, GuardConfig, OnDoubt, OnFinding, Policy
+from ..util.text import shorten
 
 if TYPE_CHECKING:
     from .checkpointer import RunCheckpointer
@@ -191,8 +192,7 @@ def _is_more_private(one: Bounds, other: Bounds) -> bool:
 
 def title(task: Task) -> str:
     prompts = [message.text for message in task.messages if message.role == "user"]
-    words = " ".join(prompts[-1].split()) if prompts else ""
-    return words if len(words) <= TITLE else f"{words[: TITLE - 1]}\u2026"
+    return shorten(prompts[-1], TITLE) if prompts else ""
 
 
 def parse_record(model: type[R], run: str, content: str) -> R:

@@ -201,14 +201,11 @@ class Placeholders:
             text = re.sub(any_of_them, lambda match: self._by_value[match[0]].name, text)
         return self.redact(text)
 
-    def fill(self, text: str, *, in_json: bool = False, reach: Tier = Tier.DEVICE) -> str:
-        """Return the text with placeholders replaced by those values that may go as far as `reach`.
-
-        `in_json`: placeholders stand inside strings of JSON.
-        """
+    def fill(self, text: str, *, reach: Tier = Tier.DEVICE) -> str:
+        """Return the text with placeholders replaced by those values that may go as far as `reach`."""
         if not self._by_name or "<" not in text:
             return text
-        return _EXACT.sub(lambda match: self._value_of(match[0], in_json=in_json, reach=reach), text)
+        return _EXACT.sub(lambda match: self._value_of(match[0], reach), text)
 
     def fill_for_display(self, text: str, *, in_json: bool = False, before: str = "") -> str:
         """Return the text as a user sees it: filled in, except in what a display may fetch, link or send.
@@ -226,7 +223,7 @@ class Placeholders:
         numbers = count(len(_EXACT.findall(before)))
 
         def show(match: re.Match[str]) -> str:
-            return match[0] if next(numbers) in kept else self._value_of(match[0], in_json=False, reach=Tier.DEVICE)
+            return match[0] if next(numbers) in kept else self._value_of(match[0], Tier.DEVICE)
 
         return _EXACT.sub(show, text)
 
@@ -281,7 +278,7 @@ class Placeholders:
         """
         names = _EXACT.findall(text)
         kept = _marks_in_addresses(text, range(len(names)), {})
-        values = {number: self._value_of(name, in_json=False, reach=Tier.DEVICE) for number, name in enumerate(names) if number not in kept}
+        values = {number: self._value_of(name, Tier.DEVICE) for number, name in enumerate(names) if number not in kept}
         joining = {number: values[number] for number in _joining(text) if number in values}
         joining |= {number: value for number, value in values.items() if _OPENING.search(value)}
         if len(names) < 2 or not joining:
@@ -321,11 +318,9 @@ class Placeholders:
             self._by_value.setdefault(placeholder.value, placeholder)
         self._resembling = None
 
-    def _value_of(self, name: str, *, in_json: bool, reach: Tier) -> str:
+    def _value_of(self, name: str, reach: Tier) -> str:
         known = self._by_name.get(name)
-        if known is None or not may_go(known.tier, reach):
-            return name
-        return to_json(known.value)[1:-1].decode() if in_json else known.value
+        return name if known is None or not may_go(known.tier, reach) else known.value
 
     @property
     def _resembling_pattern(self) -> re.Pattern[str]:

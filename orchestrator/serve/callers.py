@@ -5,7 +5,7 @@ Any page can make a browser send a request: one is refused by the names in `Host
 
 import ipaddress
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -61,9 +61,9 @@ class AdmittedCaller:
 class Callers:
     """Finds out who calls, by the rules of `access`, and what each has open."""
 
-    def __init__(self, access: Access, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, access: Access) -> None:
         self.access = access
-        self._attempts = FailedAttempts(monotonic)
+        self._attempts = FailedAttempts(time.monotonic)
         self._shares = CallerShares()
 
     def identify(self, asgi: Asgi, headers: Mapping[str, str], needed: Scope) -> Identity:

@@ -145,7 +145,6 @@ class ResponseEncoder(Encoder):
         """Write by `writer` what a turn that was `asked` for becomes."""
         self._writer = writer
         self._asked = asked
-        self._has_begun = False
 
     @property
     def response(self) -> Json:
@@ -153,7 +152,6 @@ class ResponseEncoder(Encoder):
         return self._writer.response
 
     def begin(self, speaker: Speaker) -> bytes:
-        self._has_begun = True
         return _encoded(self._writer.begin(speaker.model))
 
     def text(self, piece: str) -> bytes:

@@ -273,23 +273,25 @@ def _wait_for_others(connection: "Connection", lock_timeout: float) -> None:
         time.sleep(_POLL_SECONDS)
 
 
+_SCHEMA: Final = "nearfar_runs"
+
+
 class PostgresDatabase:
     """A schema with the tables of all who `require` them. `what` names the data in errors.
 
     Raises `ConfigError` if the address makes no sense or psycopg is missing, and `StoreUnavailable` if the server is out of reach.
     """
 
-    def __init__(self, address: str, *, what: str, schema: str = "nearfar_runs") -> None:
-        self._schema = schema
+    def __init__(self, address: str, *, what: str) -> None:
         self._connections = PostgresConnections(
-            address, what=what, schema=schema, most=_CONNECTIONS, lock_timeout=_LOCK_TIMEOUT, longest=_LONGEST, settings={}
+            address, what=what, schema=_SCHEMA, most=_CONNECTIONS, lock_timeout=_LOCK_TIMEOUT, longest=_LONGEST, settings={}
         )
         with ExitStack() as failing:
             failing.callback(self._connections.close)
             with self.writing() as session:
                 # Of several processes that come first, one makes the tables.
                 session.execute("SELECT pg_advisory_xact_lock(hashtext('nearfar_runs'))")
-                session.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+                session.execute(f"CREATE SCHEMA IF NOT EXISTS {_SCHEMA}")
                 session.execute(_PARTS)
             failing.pop_all()
 
@@ -321,7 +323,7 @@ class PostgresDatabase:
 
     def rewrite(self) -> None:
         with self._connections.alone() as connection:
-            scrub(connection, self._schema, _LOCK_TIMEOUT)
+            scrub(connection, _SCHEMA, _LOCK_TIMEOUT)
 
     def close(self) -> None:
         self._connections.close()

@@ -93,7 +93,7 @@ def build_eva(nodes: "TaskNodes") -> TaskGraphBuilder:
     add_node(graph, "look", ActNodes(nodes).look, after_act, ["tools", "verify", "judge"])
     add_node(graph, "tools", nodes.run_tools, after_tools, ["verify", "act"])
     add_node(graph, "verify", supervisor.verify, after_verify, ["act", "tools", "judge"])
-    graph.add_node("judge", nodes.judge)
+    graph.add_node("judge", supervisor.judge)
     graph.add_edge(START, "route")
     graph.add_edge("route", "act")
     graph.add_edge("judge", END)

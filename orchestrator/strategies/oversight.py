@@ -23,7 +23,7 @@ from ..task.decisions import RouteDecision
 from ..task.events import EVIDENCE, Move
 from ..task.modes import Strategy
 from ..task.policy import Cause, SupervisionConfig, Trigger, Verdict
-from ..task.results import Attempt, ToolOutcome
+from ..task.results import Attempt, Call, ToolOutcome
 from .calls import TaskRuntime, emit
 from .state import Json, TaskState, as_json, value_of
 from .turn import acts
@@ -33,8 +33,12 @@ if TYPE_CHECKING:
 
 
 _WORD: Final = re.compile(r"\w+")
+"""A word that may be news: `order_17` is another one than `order_16`."""
 _PLAIN_WORD: Final = re.compile(r"[^\W_]+")
+"""A word that a prompt and a call have in common: `send_mail` has the `mail` of the prompt."""
 _LINE: Final = re.compile(r"^\s*\S", re.MULTILINE)
+_SUPERVISES: Final = ("plan", "prior", "verify")
+"""Roles of the calls of a supervisor."""
 _LEAST_DOUBT: Final = 1e-6
 _MOST_PROGRESS: Final = 2.0
 
@@ -184,6 +188,13 @@ class Oversight:
         return self.is_on and self.decision.is_supervisor_bought is not False
 
     @property
+    def is_up_for_choice(self) -> bool:
+        """In `eva`, a budget over all tasks may have room for a check of the answer, and has not chosen yet."""
+        settings, has_chosen = self.task.policy.router, self.decision.is_supervisor_bought is not None
+        is_counted = self.decision.strategy is Strategy.EVA and settings.dollar_rate is None
+        return is_counted and not has_chosen and is_supervision_weighed(settings, self.decision)
+
+    @property
     def is_navigated(self) -> bool:
         """A navigator, or chance, chooses when the supervisor is asked."""
         return self.policy.is_navigated and self.decision.strategy is Strategy.PEVR and self.is_supervised
@@ -216,7 +227,8 @@ class Oversight:
             half_was_covered=self.watch.half,
             answered=has_answered(self.state),
         )
-        return cause_of_check(self.policy, evidence)
+        may_be_bought = evidence.answered and self.is_up_for_choice
+        return cause_of_check(self.policy, evidence) or (Trigger.ANSWER if may_be_bought else None)
 
     def doubt(self) -> str | None:
         """Return why the last step, which has not acted yet, must wait for a plan; None if it need not."""
@@ -289,9 +301,14 @@ class Purchase:
         task, supervisor = view.task, view.decision.supervisor
         if supervisor is not None and is_supervision_weighed(task.policy.router, view.decision):
             account = nodes.context(runtime).account
-            commitments = None if account is None else account.commitments
-            prices = nodes.pool[supervisor].prices
-            self._choice = SupervisionChoice(nodes.router.steering, task, view.decision, prices=prices, commitments=commitments)
+            self._choice = SupervisionChoice(
+                nodes.router.steering,
+                task,
+                view.decision,
+                prices=nodes.pool[supervisor].prices,
+                tools=nodes.context(runtime).tools,
+                commitments=None if account is None else account.commitments,
+            )
 
     @property
     def counts_tasks(self) -> bool:
@@ -314,21 +331,23 @@ class Purchase:
     def refusal(self) -> str:
         return f"{self._view.decision.supervisor} is not asked, as the budget has better uses; {self._view.executor} goes on alone"
 
-    def is_made(self, gain: float | None = None) -> bool:
-        """Return whether the supervisor may be asked. The first call chooses; `gain`: see `SupervisionChoice.buys`."""
+    def is_made(self, gain: float | None = None, *, is_doubted: bool = True) -> bool:
+        """Return whether the supervisor may be asked. The first call chooses; the arguments are those of `SupervisionChoice.buys`."""
         if self._choice is not None and self._is_made is None:
-            self._is_made = self._choice.buys(gain)
+            self._is_made = self._choice.buys(gain, is_doubted=is_doubted)
         return self._is_made is not False
 
-    def conclude(self, calls: Sequence[Json]) -> None:
-        """Count the task at its end. `calls`: all that were made."""
+    def conclude(self, calls: Sequence[Json], given_up: Sequence[Json]) -> None:
+        """Count the task at its end. `calls`: all that were made; `given_up`: the attempts before the one that has answered."""
         if self._choice is None:
             return
-        went_far = any(call["side"] == Side.FAR for call in calls)
-        if self._is_made is None:
+        supervisor = self._view.decision.supervisor
+        self._choice.learn([value_of(Call, call) for call in calls if call["agent"] == supervisor and call["role"] in _SUPERVISES])
+        went_far = None if given_up else any(call["side"] == Side.FAR for call in calls)
+        if self._is_made is not None:
+            self._choice.correct(is_bought=self._is_made, went_far=went_far)
+        elif went_far is not None:
             self._choice.pass_by(went_far=went_far)
-        elif went_far is not self._is_made:
-            self._choice.correct(went_far=went_far)
 
 
 class NavigatorNodes:

@@ -9,7 +9,7 @@ from ..task import task_text
 from ..task.events import SupervisorSpoke
 from ..task.labels import Label
 from ..task.modes import Strategy
-from ..task.policy import Cause, Verdict
+from ..task.policy import Cause, Trigger, Verdict
 from ..task.routing_policy import FALLBACK_ERRORS
 from .attempts import give_up, warn_of_refusal
 from .calls import CallLog, TaskRuntime, emit
@@ -74,7 +74,7 @@ class SupervisorNodes:
             return await self._look(view, view.act_doubt, log, runtime)
         cause = view.cause()
         purchase = Purchase(self._nodes, view, runtime)
-        if not purchase.is_made():
+        if not purchase.is_made(is_doubted=cause is not Trigger.ANSWER):
             return {**purchase.noted, "reasons": [*state["reasons"], purchase.refusal]}
         try:
             judgement = await self._judged(view, log, cause, runtime)
@@ -91,7 +91,7 @@ class SupervisorNodes:
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Judge the answer as in other strategies, and let the budget know whether the far side was asked."""
         after = await self._nodes.judge(state, runtime)
-        Purchase(self._nodes, Oversight(state), runtime).conclude(after.get("calls", state["calls"]))
+        Purchase(self._nodes, Oversight(state), runtime).conclude(after.get("calls", state["calls"]), state["attempts"])
         return after
 
     async def _look(self, view: Oversight, doubt: str, log: CallLog, runtime: TaskRuntime) -> TaskState:

@@ -242,8 +242,8 @@ class RouterConfig(Value):
     threshold: float = Field(default=0.0, allow_inf_nan=False)
     """Utility by which a far agent has to exceed the near ones; `nearfar policy calibrate` finds a value."""
     far_share: Share | None = None
-    """Share of the freely routed tasks, 0 to 1, of which anything goes to the far side: the threshold adapts to it. None: the threshold is
-    fixed."""
+    """Share of the freely routed tasks, 0 to 1, in which a far agent answers, plans or checks: the threshold adapts to it. None: the
+    threshold is fixed."""
     dollars_per_hour: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """US dollars billed in any 60 minutes, to which the threshold adapts; None: the threshold is fixed."""
     dollars_per_day: float | None = Field(default=None, gt=0, allow_inf_nan=False)

@@ -1,6 +1,5 @@
 """The sections of nearfar.toml for what is stored: the memory, the cache of answers, and runs."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ...protocols import DeviceState, InvalidRequest, PowerSource, Side, Thermal
 from ...protocols.items import TIERS, Namespace, Tier, parse_namespace
+from ...protocols.lazy import cache_folder, data_folder
 from ...protocols.steps import Value
 
 BUDGET_TOKENS: Final = 1200
@@ -261,7 +261,7 @@ class CacheConfig(Value):
     @property
     def file(self) -> Path:
         """Return the path of the cache's file."""
-        return self.path or default_file(os.environ)
+        return self.path or cache_folder() / "answers.db"
 
 
 _BUILT_IN: Final[Mapping[str, CategoryConfig]] = {
@@ -271,37 +271,15 @@ _BUILT_IN: Final[Mapping[str, CategoryConfig]] = {
 }
 
 
-def default_file(environment: Mapping[str, str]) -> Path:
-    """Return the default path of the cache: in the user's cache folder, or below `NEARFAR_HOME`."""
-    return _own_folder(environment, "XDG_CACHE_HOME", ".cache", "cache") / "answers.db"
-
-
-def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the default folder of runs: in the user's data folder, or below `NEARFAR_HOME`."""
-    return data_folder(environment) / "runs"
-
-
-def calls_folder(environment: Mapping[str, str] = os.environ) -> Path:
+def calls_folder() -> Path:
     """Return the folder in which near agents keep tool calls, to draft later ones from."""
-    return data_folder(environment) / "calls"
-
-
-def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the user's data folder of nearfar: `NEARFAR_HOME` if that is set."""
-    return _own_folder(environment, "XDG_DATA_HOME", ".local/share")
-
-
-def _own_folder(environment: Mapping[str, str], variable: str, usual: str, inside: str = "") -> Path:
-    """Return `inside` of `NEARFAR_HOME`, else `nearfar` in the folder that this variable of the XDG base directory specification names."""
-    if home := environment.get("NEARFAR_HOME"):
-        return Path(home).expanduser() / inside
-    return Path(environment.get(variable) or Path.home() / usual) / "nearfar"
+    return data_folder() / "calls"
 
 
 class RunsConfig(Value):
     """The store of runs: the `[runs]` section. With it every task is a durable run, which another process can resume."""
 
-    folder: Path = Field(default_factory=default_folder)
+    folder: Path = Field(default_factory=lambda: data_folder() / "runs")
     """Folder of the runs, accessible to its owner only; by default in the user's data folder."""
     postgres_variable: VariableName | None = None
     """Name of the variable, in the environment or the keyring, with `postgres://...`: a database that several orchestrators share."""

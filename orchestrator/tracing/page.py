@@ -26,7 +26,7 @@ from ..task.events import (
 from ..task.labels import Label
 from ..task.results import Call, JudgedProposal, SideUsage, Speculation
 from ..task.tools import Effect
-from ..util.text import canonical, in_one_form, page, printable, table
+from ..util.text import canonical, in_one_form, page, printable, shorten, table
 from . import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
 
 _WORD: Final = re.compile(r"\w+")
@@ -280,7 +280,7 @@ def trace_page(run: str, entries: Sequence[AnyEntry]) -> str:
 
 def _head(run: str, rows: Sequence[TraceRow]) -> Iterator[str]:
     first, last = rows[0], rows[-1]
-    yield f"<h1>{escape(_line(first.text, 120) or run)}</h1>"
+    yield f"<h1>{escape(shorten(first.text, 120) or run)}</h1>"
     outcome = last.title if last.kind == "run" and len(rows) > 1 else "not ended"
     css = "wrong" if last.is_bad else "note"
     yield f'<p class="note">Run {escape(run)}, {escape(first.title)}.</p>'
@@ -318,7 +318,7 @@ def _row(row: TraceRow, end: float) -> str:
     place = f'<span class="bar"><i style="left: min({left:.2f}%, 100% - 3px); width: {width:.2f}%"></i></span>'
     scope = f"{row.scope}: " if row.scope else ""
     what = f'<span class="what">{escape(scope + row.title)}</span>'
-    figures = " &middot; ".join(map(escape, row.figures)) or escape(_line(row.text, 60))
+    figures = " &middot; ".join(map(escape, row.figures)) or escape(shorten(row.text, 60))
     summary = f'<summary>{what}{place}<span class="cost">{figures}</span></summary>'
     return f'<details class="{css}">{summary}{"".join(_details(row))}</details>'
 
@@ -338,8 +338,3 @@ def _class(row: TraceRow) -> str:
     if row.kind in ("step", "attempt") and row.side is not None:
         return row.side.value
     return row.kind if row.kind in _FILTERS else "run"
-
-
-def _line(text: str, most: int) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= most else f"{words[: most - 1]}\u2026"

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
-from ...protocols import Attachment, ConfigError, FinishReason, Message, Side, ToolCall, ToolSpec
+from ...protocols import Attachment, ConfigError, FinishReason, Message, Side, ToolCall, ToolSpec, Usage
 from ..task import Task
 from ..task.events import AttemptEnded, AttemptStarted, TaskEvent
 from ..task.results import Attempt
@@ -241,14 +241,7 @@ class RunSpans:
             attributes["gen_ai.response.time_to_first_chunk"] = call.first_token_seconds
         if step.finish is None:
             return attributes
-        counts = {
-            "input_tokens": usage.input_tokens,
-            "output_tokens": usage.output_tokens,
-            "cache_read.input_tokens": usage.cached_tokens,
-            "cache_write.input_tokens": usage.cache_write_tokens,
-            "reasoning.output_tokens": usage.reasoning_tokens,
-        }
-        attributes |= {f"gen_ai.usage.{name}": count for name, count in counts.items()}
+        attributes |= {f"gen_ai.usage.{name}": count for name, count in _token_counts(usage).items()}
         if call.dollars is not None and "langfuse" in self._backends:
             attributes["langfuse.observation.cost_details"] = json.dumps({"total": float(call.dollars)})
         if call.dollars is not None and "openinference" in self._backends:
@@ -319,6 +312,17 @@ def _provider(step: AskedStep) -> Attributes:
     if step.server is not None:
         attributes["server.address"], attributes["server.port"] = step.server
     return attributes
+
+
+def _token_counts(usage: Usage) -> dict[str, int]:
+    """Return the tokens of a step by the names that the conventions give to their kinds."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read.input_tokens": usage.cached_tokens,
+        "cache_write.input_tokens": usage.cache_write_tokens,
+        "reasoning.output_tokens": usage.reasoning_tokens,
+    }
 
 
 def _known(**figures: object) -> Attributes:
@@ -429,14 +433,7 @@ class OtelMeter:
 
     def _count(self, step: EndedStep, attributes: _Attributes) -> None:
         """Count the tokens of a step. Of one that failed nothing is known, and 0 is counted as the conventions want it."""
-        usage = step.call.usage
-        counts = {
-            "input_tokens": usage.input_tokens,
-            "output_tokens": usage.output_tokens,
-            "cache_read.input_tokens": usage.cached_tokens,
-            "cache_write.input_tokens": usage.cache_write_tokens,
-            "reasoning.output_tokens": usage.reasoning_tokens,
-        }
+        counts = _token_counts(step.call.usage)
         modality = "unknown" if step.finish is None else "text"
         for kind, counter in self._used.items():
             counter.add(counts[kind], {**attributes, "gen_ai.token.modality": modality})
@@ -445,8 +442,8 @@ class OtelMeter:
         for kind, histogram in self._per_step.items():
             histogram.record(counts[kind], attributes)
         if self._usage is not None:
-            self._usage.record(usage.input_tokens, {**attributes, "gen_ai.token.type": "input"})
-            self._usage.record(usage.output_tokens, {**attributes, "gen_ai.token.type": "output"})
+            self._usage.record(counts["input_tokens"], {**attributes, "gen_ai.token.type": "input"})
+            self._usage.record(counts["output_tokens"], {**attributes, "gen_ai.token.type": "output"})
 
     def _seconds(self, name: str) -> "Histogram":
         return self._meter.create_histogram(name, unit="s", explicit_bucket_boundaries_advisory=_SECONDS)

@@ -43,16 +43,16 @@ def require(name: str, given: object, kinds: type | tuple[type, ...], wanted: st
         raise wrong_type(name, given, wanted, hint=hint)
 
 
-def require_callable(name: str, given: object, wanted: str, *, hint: str = "") -> None:
+def require_callable(name: str, given: object, wanted: str) -> None:
     """Raise `ConfigError` unless `given` is None or can be called."""
     if given is not None and not callable(given):
-        raise wrong_type(name, given, wanted, hint=hint)
+        raise wrong_type(name, given, wanted)
 
 
-def require_methods(name: str, given: object, methods: Sequence[str], wanted: str, *, hint: str = "") -> None:
+def require_methods(name: str, given: object, methods: Sequence[str], wanted: str) -> None:
     """Raise `ConfigError` unless `given` is None or has these attributes, as a protocol asks for them."""
     if given is not None and not all(hasattr(type(given), method) or hasattr(given, method) for method in methods):
-        raise wrong_type(name, given, wanted, hint=hint)
+        raise wrong_type(name, given, wanted)
 
 
 def parse_section(name: str, given: Mapping[Any, Any], kind: "type[T] | TypeAdapter[T]") -> T:

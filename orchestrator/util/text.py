@@ -34,8 +34,8 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem } h3 { font-si
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
 caption { text-align: left; color: var(--soft); padding: .3rem 0 }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top }
-th:first-child, td:first-child, td.text, th.text { text-align: left }
-td.text { max-width: 26rem } .wrong { color: #c1121f } .right { color: #2a9d8f }
+th:first-child, td:first-child { text-align: left }
+.wrong { color: #c1121f } .right { color: #2a9d8f }
 svg { width: 100%; height: auto; max-width: 44rem } svg text { fill: currentColor; font-size: 13px }
 .note { color: var(--soft) } .wide { overflow-x: auto }
 @media (prefers-color-scheme: dark) { .wrong { color: #ff6b6b } }
@@ -64,6 +64,12 @@ def printable(text: str) -> str:
 def spell_out(text: str) -> str:
     """Return the text in one line, with all invisible characters and line ends written out, for a decision of the user."""
     return "".join(character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text)
+
+
+def shorten(text: str, most: int) -> str:
+    """Return the text in one line of at most `most` characters."""
+    words = " ".join(text.split())
+    return words if len(words) <= most else f"{words[: most - 1]}\u2026"
 
 
 def _escape(match: "re.Match[str]") -> str:
@@ -95,12 +101,11 @@ def page(title: str, body: str, *, style: str = "") -> str:
 """
 
 
-def table(head: Sequence[str], body: Sequence[Sequence[str]], *, text_columns: bool = False, caption: str = "") -> str:
+def table(head: Sequence[str], body: Sequence[Sequence[str]], *, caption: str = "") -> str:
     """Return a table of ready-made HTML cells."""
-    css = ' class="text"' if text_columns else ""
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    header = "".join(f'<th scope="col"{css}>{escape(name)}</th>' for name in head)
-    lines = "\n".join("<tr>" + "".join(f"<td{css}>{cell}</td>" for cell in line) + "</tr>" for line in body)
+    header = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    lines = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in body)
     return f"<table>{title}<thead><tr>{header}</tr></thead><tbody>\n{lines}\n</tbody></table>"
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profile_examples import profile
 
-from nearfar.device.profiles import Profile, profile_of, profiles_folder, profiles_of, save_profile, speeds_of
+from nearfar.device.profiles import Profile, profile_of, profiles_of, save_profile, speeds_of
 from nearfar.protocols import Execution
 
 
@@ -102,13 +102,6 @@ def test_each_card_has_a_profile_of_its_own(model: Path, monkeypatch: pytest.Mon
     assert found.decode_tokens_per_second == 30.0
     assert profile_of(model, Execution(engine="llama.cpp", provider="cuda", device="new card")) is None
     assert speeds_of(model) == {"cuda": 90.0}
-
-
-def test_profiles_lie_where_the_user_wants_them() -> None:
-    state = {"XDG_STATE_HOME": "/state"}
-    assert profiles_folder({"NEARFAR_HOME": "/home", **state}) == Path("/home/profiles")
-    assert profiles_folder(state) == Path("/state/nearfar/profiles")
-    assert profiles_folder({}) == Path.home() / ".local/state/nearfar/profiles"
 
 
 def test_energy_is_power_times_the_time_of_prompt_and_output(model: Path) -> None:

@@ -50,6 +50,8 @@ def test_wheel_holds_every_module(wheel_files: set[str]) -> None:
         "py.typed",
         *(f"{folder}/py.typed" for folder in FOLDERS),
         "protocols/proto/nearfar/v1/agent.proto",
+        "__init__.pyi",
+        "protocols/__init__.pyi",
         "protocols/v1/agent_pb2.pyi",
         "cloud/prices.toml",
         *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "orchestrator" / "serve" / "page").iterdir())),

@@ -161,8 +161,28 @@ async def test_what_chance_asks_for_stays_within_the_share() -> None:
 
 @pytest.mark.parametrize("triggers", [["answer"], []])
 async def test_checks_of_eva_are_bought_like_plans(triggers: list[str]) -> None:
+    """A share of the tasks has room for checks of answers that no trigger asks for."""
     policy = {"strategy": "eva", "supervision": {"triggers": triggers}, "router": {"far_share": 0.2}}
-    assert went_far(await serve(policy, 60)) == (pytest.approx(12, abs=5) if triggers else 0)
+    assert went_far(await serve(policy, 60)) == pytest.approx(12, abs=5)
+
+
+async def test_under_a_rate_of_dollars_answers_are_checked_only_where_that_is_due() -> None:
+    policy = {"strategy": "eva", "router": {"dollars_per_hour": 100.0}}
+    assert went_far(await serve(policy, 10)) == 0
+    assert went_far(await serve({**policy, "supervision": {"triggers": ["answer"]}}, 10)) == 10
+
+
+@pytest.mark.parametrize("strategy", ["pevr", "eva"])
+async def test_tasks_of_which_the_near_agent_fails_do_not_use_up_the_share(strategy: str) -> None:
+    def answers(request: StepRequest) -> Reply:
+        number = int(request.messages[-1].text.split(":")[0].rpartition(" ")[2])
+        return Unavailable("gone") if number % 4 == 0 else "A bridge."
+
+    policy = {"strategy": strategy, "router": {"far_share": 0.2}, "breakers": {"failures_in_a_row": 99, "failure_share": 1.0}}
+    results = await serve(policy, 80, near=answers)
+    kept = [result for result in results if len(result.attempts) == 1]
+    assert len(kept) == 60
+    assert went_far(kept) == pytest.approx(12, abs=5)
 
 
 @pytest.mark.parametrize("changes", [{"mode": "prefer_on_device"}, {"router": {"far_share": 0.2, "shadow": True}}])

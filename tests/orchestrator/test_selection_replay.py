@@ -26,7 +26,6 @@ def test_figures_add_up() -> None:
     assert found.auto.score == sum(task.score for task in found.tasks)
     assert found.auto.dollars == pytest.approx(sum(DOLLARS[task.chosen] for task in found.tasks))
     assert found.regret[-1] == pytest.approx(sum(task.fixed_utility - task.utility for task in found.tasks))
-    assert all(later >= earlier for earlier, later in zip(found.regret_to_best, found.regret_to_best[1:], strict=False))
     assert found.fixed["device"].dollars == 0
     assert found.fixed["cloud"].mean_score == found.fixed["cloud"].score / 40
 

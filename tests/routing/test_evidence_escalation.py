@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator.routing.answers import Answer
 from nearfar.orchestrator.routing.escalation import Action, Escalation, EscalationCard, Fit, LearnedLook, Outlook
-from nearfar.orchestrator.routing.looks import DRAFT, FREE, Cost, Look, Signal, free_findings, second_opinion
+from nearfar.orchestrator.routing.looks import DRAFT, FREE, Cost, Look, Signal, free_findings, log_odds, second_opinion
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
 from nearfar.orchestrator.routing.training import DraftExamples, draft_examples_of, out_of_fold_gains, train_escalation
 from nearfar.orchestrator.task.routing_policy import ObjectiveConfig
@@ -117,11 +117,26 @@ def hand_made(looks: Sequence[LearnedLook], outlooks: Sequence[Outlook], sets: S
     """An escalation for which draft and far agent are equally probable whatever is seen, so that the gain is 0."""
     width = 2 * len(looks)
     fits = [
-        Fit(seen=seen, centre=(0.0,) * size, scale=(1.0,) * size, draft=(0.0,) * (size + 1), far=(0.0,) * (size + 1))
+        Fit(
+            seen=seen, centre=(0.0,) * size, scale=(1.0,) * size, farthest=(4.0,) * size, draft=(0.0,) * (size + 1), far=(0.0,) * (size + 1)
+        )
         for seen in sets
         for size in [width - 2 * (len(looks) - 1 - len(seen))]
     ]
     return Escalation(EscalationCard(draft="near", far="far", looks=tuple(looks), fits=tuple(fits), outlooks=tuple(outlooks), traces=100))
+
+
+def test_each_measure_counts_up_to_its_own_distance() -> None:
+    fit = Fit(seen=(), centre=(0.0,) * 4, scale=(1.0,) * 4, farthest=(4.0, 2.0, 4.0, 4.0), draft=(0.0, 1.0, 0.0, 1.0, 0.0), far=(0.0,) * 5)
+    looks = tuple(LearnedLook(name=name, measures=("reading",), gives_answer=False) for name in ("near by", "far out"))
+    escalation = Escalation(EscalationCard(draft="near", far="far", looks=looks, fits=(fit,), outlooks=(), traces=100))
+
+    def odds(reading: float, *, at: str) -> float:
+        found = {"near by": Signal({"reading": 0.0}), "far out": Signal({"reading": 0.0})} | {at: Signal({"reading": reading})}
+        return log_odds(escalation.probabilities(found)[0])
+
+    assert [odds(reading, at="near by") for reading in (1.5, 3.0, -9.0)] == pytest.approx([1.5, 2.0, -2.0])
+    assert [odds(reading, at="far out") for reading in (1.5, 3.0, -9.0)] == pytest.approx([1.5, 3.0, -4.0])
 
 
 def look(name: str, dollars: float) -> LearnedLook:

@@ -13,7 +13,7 @@ from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.routing.answers import Answer
 from nearfar.orchestrator.routing.drafts import DEFAULT_CARD, baked, bind, by_role, default_escalation, is_by_role
 from nearfar.orchestrator.routing.escalation import LARGEST_FILE, Action, Escalation, read_card
-from nearfar.orchestrator.routing.looks import FREE, Cost, Signal, free_findings, second_opinion
+from nearfar.orchestrator.routing.looks import FREE, LENGTH, Cost, Signal, free_findings, second_opinion
 from nearfar.protocols import ConfigError, ToolCall
 
 ASKED = "How many sheep are on the meadow?"
@@ -51,6 +51,24 @@ def test_the_default_card_weighs_a_draft_without_any_opinion_and_with_one() -> N
     assert alone.looks == FREE
     one = default_escalation(draft="small", far="large", opinions=["a"])
     assert gain(one, findings("12", a="12")) < gain(alone, findings("12")) < gain(one, findings("12", a="13"))
+
+
+@pytest.mark.parametrize("length", [0.0, 1.0, 4.0, 6.0])
+def test_an_output_however_short_leaves_the_opinion_to_decide(length: float) -> None:
+    escalation = default_escalation(draft="small", far="large", opinions=["a"])
+    agreed, differed = (
+        gain(escalation, {"draft": Signal({LENGTH: length}), "a": Signal({"agrees": agrees, LENGTH: length})}) for agrees in (1.0, 0.0)
+    )
+    assert agreed < differed - 0.1
+
+
+def test_the_shipped_card_counts_lengths_no_farther_out_than_they_move_the_odds_by_one() -> None:
+    card = read_card(DEFAULT_CARD)
+    for fit in card.fits:
+        looks = [look for look in card.looks if look.is_free or look.name in fit.seen]
+        names = [name for look in looks for name in ("", *look.measures)]
+        for name, most, *weights in zip(names, fit.farthest, fit.draft, fit.far, strict=False):
+            assert most == 2 or (name == LENGTH and most * max(map(abs, weights)) <= 1.001)
 
 
 def test_the_order_of_opinions_makes_next_to_no_difference() -> None:
@@ -123,7 +141,7 @@ def with_fit(**changes: Any) -> str:  # noqa: ANN401 - any JSON
         (with_fit(scale=[0.0] * 10), "greater than 0"),
         (with_fit(draft=[0.1]), "a fit is to have 10 measures"),
         (with_fit(seen=["an unknown look"]), "one fit for each set of looks"),
-        (damaged(farthest=1e6), "less than or equal to 4"),
+        (with_fit(farthest=[1e6] * 10), "less than or equal to 4"),
         (" " * (LARGEST_FILE + 1), "more than 1,000,000 bytes"),
     ],
 )

@@ -14,7 +14,7 @@ from recorded_tasks import FAR, FAR_DOLLARS, NEAR, PUBLIC, SIDES, recorded, with
 
 from nearfar.orchestrator.lab.replay import Recording, hold_out, with_router
 from nearfar.orchestrator.lab.replay.replayed import Replayed, replay
-from nearfar.orchestrator.lab.replay.simulation import Simulation, simulate, simulation, thresholds
+from nearfar.orchestrator.lab.replay.simulation import Simulation, simulation, thresholds
 from nearfar.orchestrator.lab.training import train_head, write_head
 from nearfar.orchestrator.routing.escalation import Escalation
 from nearfar.orchestrator.routing.looks import Cost
@@ -56,7 +56,9 @@ def ruled(*rules: Rule) -> Policy:
 
 def test_heads_that_have_not_seen_a_task_send_the_hard_ones_far() -> None:
     said: list[str] = []
-    found = simulate(recorded(TASKS), with_router(PUBLIC, threshold=0.2), sides=SIDES, embedder=None, folds=FOLDS, progress=said.append)
+    found = simulation(
+        replay(recorded(TASKS), with_router(PUBLIC, threshold=0.2), sides=SIDES, embedder=None, folds=FOLDS, progress=said.append)
+    )
     shares = {each.task_class: each.far_share for each in found.classes}
     assert shares["logic"] > 0.9
     assert shares["chores"] < 0.1
@@ -115,14 +117,14 @@ def test_the_oracle_asks_the_far_side_only_where_the_near_one_does_worse(found: 
 def test_traces_without_the_score_of_an_agent_are_counted_and_left_out(head: Path) -> None:
     traces = recorded(TASKS)
     traces[:30] = [*without(traces[:10], NEAR), *(with_outcomes(trace, gpt=AgentOutcome()) for trace in traces[10:30])]
-    found = simulate(traces, with_router(PUBLIC, head=head), sides=SIDES, embedder=None, folds=FOLDS)
+    found = simulation(replay(traces, with_router(PUBLIC, head=head), sides=SIDES, embedder=None, folds=FOLDS))
     assert (found.tasks, found.incomplete) == (TASKS - 30, 30)
 
 
 def test_traces_that_all_lack_a_score_are_refused_with_what_is_missing() -> None:
     traces = [with_outcomes(trace, gpt=AgentOutcome()) for trace in recorded(TASKS)]
     with pytest.raises(ConfigError, match=rf"known on 0 of {TASKS} tasks.*phi on {TASKS}, gpt on 0") as caught:
-        simulate(traces, PUBLIC, sides=SIDES, embedder=None)
+        replay(traces, PUBLIC, sides=SIDES, embedder=None)
     assert "record the scores" in caught.value.hint
 
 
@@ -210,7 +212,7 @@ def _with_answers(trace: Trace, random: Random) -> Trace:
 
 def test_a_cascade_is_replayed_with_its_second_opinion(head: Path) -> None:
     traces = with_drafts(TASKS)
-    found = simulate(traces, CASCADE, sides=TRIO, embedder=None, folds=FOLDS)
+    found = simulation(replay(traces, CASCADE, sides=TRIO, embedder=None, folds=FOLDS))
     doubted = [trace for trace in traces if trace.outcomes[NEAR].answer != trace.outcomes["second"].answer]
     assert found.policy.far_share.value == pytest.approx(len(doubted) / TASKS, abs=0.05)  # of few tasks the second agent drafts
     assert found.policy.score.value > found.random.score.value + 0.1
@@ -220,7 +222,7 @@ def test_a_cascade_is_replayed_with_its_second_opinion(head: Path) -> None:
 
 
 def test_a_share_over_a_cascade_is_that_of_its_escalations() -> None:
-    found = simulate(with_drafts(TASKS), with_router(CASCADE, far_share=0.2), sides=TRIO, embedder=None, folds=FOLDS)
+    found = simulation(replay(with_drafts(TASKS), with_router(CASCADE, far_share=0.2), sides=TRIO, embedder=None, folds=FOLDS))
     assert found.online is not None
     assert found.online.worst_miss <= found.online.tolerance + 1e-9
     assert found.online.far_share == pytest.approx(0.2, abs=0.04)
@@ -236,7 +238,7 @@ def test_a_cascade_is_replayed_with_its_card(tmp_path: Path) -> None:
     changes = {"evidence": {"escalation": tmp_path / "card.json"}, "objective": {"seconds": 0.1}}  # the second agent never drafts
     policy = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", **changes})
     slow = [with_outcomes(trace, second=trace.outcomes["second"].model_copy(update={"seconds": 9.0})) for trace in with_drafts(TASKS)]
-    found = simulate(slow, policy, sides=TRIO, embedder=None, folds=FOLDS)
+    found = simulation(replay(slow, policy, sides=TRIO, embedder=None, folds=FOLDS))
     assert found.policy.score.value > found.random.score.value + 0.1
     assert 0.1 < found.policy.far_share.value < 0.8
     shares = [way.far_share.value for way in found.front]
@@ -245,7 +247,7 @@ def test_a_cascade_is_replayed_with_its_card(tmp_path: Path) -> None:
 
 def test_a_draft_that_broke_its_schema_goes_far_whatever_the_share() -> None:
     traces = [with_outcomes(trace, phi=trace.outcomes[NEAR].model_copy(update={"is_valid": False})) for trace in with_drafts(60)]
-    found = simulate(traces, with_router(CASCADE, far_share=0.2), sides=TRIO, embedder=None, folds=FOLDS)
+    found = simulation(replay(traces, with_router(CASCADE, far_share=0.2), sides=TRIO, embedder=None, folds=FOLDS))
     assert found.online is not None
     assert found.online.far_share == 1
 
@@ -258,20 +260,20 @@ def test_traces_without_answers_are_said_to_tell_nothing_of_drafts(ask: Ask) -> 
 def test_dollars_are_unknown_where_a_far_price_is_missing(head: Path) -> None:
     traces = recorded(TASKS)
     traces[0] = with_outcomes(traces[0], gpt=traces[0].outcomes[FAR].model_copy(update={"dollars": None}))
-    found = simulate(traces, with_router(PUBLIC, head=head), sides=SIDES, embedder=None, folds=FOLDS)
+    found = simulation(replay(traces, with_router(PUBLIC, head=head), sides=SIDES, embedder=None, folds=FOLDS))
     assert found.policy.dollars is None
 
 
 def test_with_several_agents_on_a_side_the_most_useful_one_stands_for_it() -> None:
     traces = [with_outcomes(trace, tiny=AgentOutcome(score=float(int(trace.id) % 10 == 0))) for trace in recorded(TASKS)]
-    found = simulate(traces, PUBLIC, sides={**SIDES, "tiny": Side.NEAR}, embedder=None, folds=FOLDS)
+    found = simulation(replay(traces, PUBLIC, sides={**SIDES, "tiny": Side.NEAR}, embedder=None, folds=FOLDS))
     singles = {way.name: way.score.value for way in found.singles}
     assert found.front[0].score.value == pytest.approx(singles[NEAR], abs=0.05)
     assert len(found.singles) == 3
 
 
 def test_a_budget_is_held_over_the_stream_while_the_router_learns(head: Path) -> None:
-    found = simulate(recorded(600), with_router(PUBLIC, head=head), sides=SIDES, embedder=None, folds=FOLDS, far_share=0.3)
+    found = simulation(replay(recorded(600), with_router(PUBLIC, head=head), sides=SIDES, embedder=None, folds=FOLDS, far_share=0.3))
     assert found.online is not None
     assert found.online.far_share == pytest.approx(0.3, abs=found.online.tolerance)
     assert found.online.worst_miss <= found.online.tolerance
@@ -281,7 +283,7 @@ def test_a_budget_is_held_over_the_stream_while_the_router_learns(head: Path) ->
 
 
 def test_the_policys_own_budget_is_held_without_being_asked_for(head: Path) -> None:
-    found = simulate(recorded(TASKS), with_router(PUBLIC, head=head, far_share=0.5), sides=SIDES, embedder=None, folds=FOLDS)
+    found = simulation(replay(recorded(TASKS), with_router(PUBLIC, head=head, far_share=0.5), sides=SIDES, embedder=None, folds=FOLDS))
     assert found.online is not None
     assert found.summary()["online"]["target"] == 0.5
     assert "running" not in found.summary()["online"]
@@ -289,17 +291,17 @@ def test_the_policys_own_budget_is_held_without_being_asked_for(head: Path) -> N
 
 def test_a_budget_is_held_whatever_strategy_the_policy_has(head: Path) -> None:
     cascade = with_router(PUBLIC, head=head).model_copy(update={"strategy": Strategy.CASCADE})
-    found = simulate(recorded(TASKS), cascade, sides=SIDES, embedder=None, folds=FOLDS, far_share=0.5)
+    found = simulation(replay(recorded(TASKS), cascade, sides=SIDES, embedder=None, folds=FOLDS, far_share=0.5))
     assert found.online is not None
     assert found.online.far_share == pytest.approx(0.5, abs=found.online.tolerance)
 
 
 def test_a_budget_that_is_no_share_is_refused(head: Path) -> None:
     with pytest.raises(ConfigError, match="share"):
-        simulate(recorded(TASKS), with_router(PUBLIC, head=head), sides=SIDES, embedder=None, folds=FOLDS, far_share=30)
+        simulation(replay(recorded(TASKS), with_router(PUBLIC, head=head), sides=SIDES, embedder=None, folds=FOLDS, far_share=30))
 
 
 def test_a_replay_writes_nothing_into_the_policys_log(head: Path, tmp_path: Path) -> None:
     log = tmp_path / "decisions.jsonl"
-    simulate(recorded(40), with_router(PUBLIC, head=head, log=log), sides=SIDES, embedder=None, folds=FOLDS, far_share=0.3)
+    simulation(replay(recorded(40), with_router(PUBLIC, head=head, log=log), sides=SIDES, embedder=None, folds=FOLDS, far_share=0.3))
     assert not log.exists()

@@ -136,8 +136,8 @@ def test_a_lesson_fails_where_it_fails_in_one_world() -> None:
     assert "apps:" in found(11, *good, *bad).because
 
 
-def test_every_finding_is_a_paragraph_with_its_rule() -> None:
+def test_every_finding_is_whole_sentences_with_its_rule() -> None:
     for finding in findings(Outcomes(runs("device", 0.5))):
-        assert finding.paragraph.startswith(finding.lesson)
+        assert finding.lesson.endswith(".")
         assert finding.rule.endswith(".")
         assert finding.because.endswith(".")

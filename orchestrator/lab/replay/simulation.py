@@ -107,22 +107,6 @@ class Simulation(Value):
         return found
 
 
-def simulate(
-    traces: Sequence[Trace],
-    policy: Policy,
-    *,
-    sides: Mapping[str, Side],
-    embedder: MiniLmEmbedder | None,
-    folds: int = 5,
-    seed: int = 0,
-    far_share: float | None = None,
-    progress: Progress = lambda _: None,
-) -> Simulation:
-    """Replay recorded tasks through the router. Arguments and errors are those of `replay`; the seed is that of the resamples too."""
-    replayed = replay(traces, policy, sides=sides, embedder=embedder, folds=folds, seed=seed, far_share=far_share, progress=progress)
-    return simulation(replayed, seed=seed)
-
-
 def simulation(replayed: Replayed, *, seed: int = 0) -> Simulation:
     """Summarise a replay: the policy's result, and the alternatives on the same tasks. `seed` is that of the resamples."""
     ways = {agent: [agent] * len(replayed.tasks) for agent in replayed.sides}

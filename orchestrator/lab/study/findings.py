@@ -36,11 +36,6 @@ class Lesson(Value):
     because: str
     """The numbers behind the answer."""
 
-    @property
-    def paragraph(self) -> str:
-        """The finding in words."""
-        return f"{self.lesson} {self.answer.capitalize()}: {self.because}"
-
 
 Verdict = tuple[Answer, str]
 Test = Callable[[Outcomes], Verdict]

@@ -51,8 +51,6 @@ class ReplayedTask(Value):
     """Utility of the chosen configuration."""
     fixed_utility: float
     """Utility of the best fixed configuration."""
-    best_utility: float
-    """Utility of the configuration that was best for this very task."""
 
 
 class Replay(Value):
@@ -73,11 +71,6 @@ class Replay(Value):
     def regret(self) -> tuple[float, ...]:
         """After each task, how much utility the best fixed configuration is ahead; negative where `auto` is."""
         return tuple(accumulate(task.fixed_utility - task.utility for task in self.tasks))
-
-    @property
-    def regret_to_best(self) -> tuple[float, ...]:
-        """After each task, the utility by which the best configuration of each task is ahead, which no chooser can reach."""
-        return tuple(accumulate(task.best_utility - task.utility for task in self.tasks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +182,6 @@ def _replay_case(case: _Case, label: str, task_class: str, *, fixed: str, utilit
         dollars=outcome.dollars,
         utility=utilities[label],
         fixed_utility=utilities[fixed],
-        best_utility=max(utilities.values()),
     )
 
 

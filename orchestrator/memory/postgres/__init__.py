@@ -13,9 +13,9 @@ from ....protocols import StoreCorrupt
 from ....protocols.items import ItemAddress, Namespace
 from ...storage.postgres import PostgresConnections, scrub
 from ..engine import MOST_FORGOTTEN, Change, Forgotten, Hit, ItemRow, ItemSelection, Logged, Position, Transaction, Unembedded, check_told
-from ..operation import Dot, Operation, Sealer, VersionVector, address_tag, tick
+from ..operation import Dot, Operation, VersionVector, address_tag, encode, tick
 from .search import SETTINGS, Vectors, VectorTable, Where, below, best_by_words, words_of
-from .tables import INSERT, ROW, address, check_name, columns, digest, prepare, read, seal_operation, unseal_operation
+from .tables import INSERT, ROW, address, check_name, columns, digest, prepare, read, read_operation
 
 if TYPE_CHECKING:
     from ...storage.postgres import Connection
@@ -80,10 +80,9 @@ class _Counters:
 class PostgresTransaction:
     """A write transaction, see `Transaction`; call `finish` before the commit."""
 
-    def __init__(self, connection: "Connection", device: str, sealer: Sealer | None, vectors: Vectors) -> None:
+    def __init__(self, connection: "Connection", device: str, vectors: Vectors) -> None:
         self._connection = connection
         self._device = device
-        self._sealer = sealer
         self._vectors = vectors
         row = connection.execute(_LOCK).fetchone()
         if row is None:
@@ -107,9 +106,7 @@ class PostgresTransaction:
         statement = "SELECT address, device, sequence, payload FROM operations WHERE address = ANY(%s)"
         found: dict[ItemAddress, tuple[Operation, ...]] = {}
         for key, device, sequence, payload in self._connection.execute(statement, [list(wanted)]):
-            operation = unseal_operation(Dot(device, sequence), payload, self._sealer)
-            if operation is not None:
-                found[wanted[key]] = (*found.get(wanted[key], ()), operation)
+            found[wanted[key]] = (*found.get(wanted[key], ()), read_operation(Dot(device, sequence), payload))
         return found
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -155,7 +152,7 @@ class PostgresTransaction:
         vectors: list[tuple[int, Sequence[Vector]]] = []
         for change in changes:
             for head in change.heads:
-                heads.append((self._next_position(), *head.dot, digest(head.address), seal_operation(head, self._sealer, change.payload)))
+                heads.append((self._next_position(), *head.dot, digest(head.address), change.payload or encode(head)))
             number, words = self._counters.position, words_of("\n".join(change.texts))
             if change.vectors is not None:
                 vectors.append((number, change.vectors))
@@ -214,7 +211,6 @@ class PostgresEngine:
         address: str,
         *,
         embedder: str | None = None,
-        sealer: Sealer | None = None,
         schema: str = "nearfar",
         connections: int = 8,
         patience: float = 10.0,
@@ -223,7 +219,6 @@ class PostgresEngine:
         check_name(schema)
         self._schema = schema
         self._patience = patience
-        self._sealer = sealer
         self._process = uuid4().hex
         self._writing = threading.local()
         self._vectors = Vectors(embedder)
@@ -241,7 +236,7 @@ class PostgresEngine:
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         with self._connections.connection() as connection, connection.transaction():
-            transaction = PostgresTransaction(connection, self.device, self._sealer, self._vectors)
+            transaction = PostgresTransaction(connection, self.device, self._vectors)
             self._writing.connection = connection
             try:
                 yield transaction
@@ -305,16 +300,8 @@ class PostgresEngine:
 
     def operations(self, after: int, *, limit: int) -> list[Logged]:
         statement = "SELECT position, device, sequence, payload FROM operations WHERE position > %s ORDER BY position LIMIT %s"
-        while found := self._query(statement, after, limit):
-            heads = (
-                (position, unseal_operation(Dot(device, sequence), payload, self._sealer)) for position, device, sequence, payload in found
-            )
-            readable = [Logged(position, head) for position, head in heads if head is not None]
-            if readable:
-                return readable
-            # An empty answer would say that this is the end.
-            after = found[-1][0]
-        return []
+        found = self._query(statement, after, limit)
+        return [Logged(position, read_operation(Dot(device, sequence), payload)) for position, device, sequence, payload in found]
 
     def first_unknown(self, after: int, known: VersionVector) -> int | None:
         statement = (

@@ -20,7 +20,7 @@ import orjson
 
 from ....protocols import ConfigError, InvalidRequest
 from ....protocols.items import Namespace, Tier
-from ..engine import Condition, Hit, ItemSelection, Operator
+from ..engine import UNSPACED, Condition, Hit, ItemSelection, Operator
 from ..operation import Principal
 from .tables import as_json, number_of
 
@@ -137,15 +137,7 @@ def _compares(field: str, path: list[object], order: str, operand: object) -> _T
     return "FALSE", []
 
 
-_UNSPACED: Final = (
-    "\u0e00-\u0eff"  # Thai, Lao
-    "\u1000-\u109f\u1780-\u17ff"  # Burmese, Khmer
-    "\u3040-\u30ff\u31f0-\u31ff"  # Japanese syllables
-    "\u1100-\u11ff\uac00-\ud7af"  # Korean, which sets endings close to its words
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
-)
-"""Scripts in which words are not separated by spaces."""
-_WORD: Final = re.compile(f"([{_UNSPACED}]+)|[^\\W_{_UNSPACED}]+")
+_WORD: Final = re.compile(f"([{UNSPACED}]+)|[^\\W_{UNSPACED}]+")
 _DIACRITICS: Final = re.compile("[\u0300-\u036f]")
 _LONGEST: Final = 64
 """Characters of a word that are compared."""

@@ -12,7 +12,7 @@ import orjson
 from ....protocols import ConfigError, StoreCorrupt, SyncRefused
 from ....protocols.items import ItemAddress, Namespace
 from ..engine import Change, ItemRow
-from ..operation import Dot, Operation, Sealer, decode, encode, meta_fields, read_meta, subjects_of
+from ..operation import Dot, Operation, decode, meta_fields, read_meta, subjects_of
 
 if TYPE_CHECKING:
     from ...storage.postgres import Connection
@@ -55,17 +55,10 @@ def as_json(value: object) -> str | None:
         return None
 
 
-def seal_operation(head: Operation, sealer: Sealer | None, payload: bytes | None = None) -> bytes:
-    """Return an operation as it is stored; `payload` is the operation as JSON, if it is at hand."""
-    payload = payload or encode(head)
-    return payload if sealer is None else sealer.seal(head.dot, subjects_of(head), payload)
-
-
-def unseal_operation(dot: Dot, payload: bytes, sealer: Sealer | None) -> Operation | None:
-    """Return a stored operation; None if its key was destroyed, and so it is erased."""
+def read_operation(dot: Dot, payload: bytes) -> Operation:
+    """Return a stored operation. Raises `StoreCorrupt`."""
     try:
-        plain = payload if sealer is None else sealer.unseal(dot, payload)
-        return None if plain is None else decode(dot, plain)
+        return decode(dot, payload)
     except ValueError as error:
         raise StoreCorrupt(f"the memory store in Postgres is damaged: {error}", hint="restore the database from a backup") from error
 

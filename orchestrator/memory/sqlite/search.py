@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from ....protocols.items import Namespace, Tier
 from ...storage.sqlite import Connection
-from ..engine import Condition, Hit, ItemSelection, meets
+from ..engine import UNSPACED, Condition, Hit, ItemSelection, meets
 from ..operation import Principal
 from .tables import end_of_prefix, namespace_range, value_of
 
@@ -87,15 +87,8 @@ def _meets_conditions(content: bytes) -> bool:
     return all(meets(condition, value) for condition in _conditions.get())
 
 
-_UNSPACED: Final = (
-    "\u0e00-\u0eff"  # Thai, Lao
-    "\u1000-\u109f\u1780-\u17ff"  # Burmese, Khmer
-    "\u3040-\u30ff\u31f0-\u31ff"  # Japanese syllables
-    "\u1100-\u11ff\uac00-\ud7af"  # Korean, which sets endings close to its words
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
-)
-_CHARACTER: Final = re.compile(f"[{_UNSPACED}]")
-_WORD: Final = re.compile(f"[{_UNSPACED}]+|[^\\W{_UNSPACED}]+")
+_CHARACTER: Final = re.compile(f"[{UNSPACED}]")
+_WORD: Final = re.compile(f"[{UNSPACED}]+|[^\\W{UNSPACED}]+")
 MOST_PHRASES: Final = 64
 """The most phrases of a query; further ones are not searched for."""
 

@@ -10,7 +10,7 @@ import orjson
 from google.protobuf.message import Message
 
 from ....protocols import InvalidRequest, PermissionDenied, PrivacyViolation
-from ....protocols.access import Access, Clock, Context
+from ....protocols.access import Access, CallerShares, Clock, Context
 from ....protocols.items import Tier
 from ....protocols.security import IDENTITY, Tokens
 from ....protocols.server import listening
@@ -23,7 +23,7 @@ from ..reading import MemoryItem
 from . import wire
 from .exchange import batches, receive
 from .messages import Batch, Hello, Peer
-from .wire import IDLE_LIMIT, UNARY_LIMIT, Calls, ahead, in_time, moves
+from .wire import IDLE_LIMIT, UNARY_LIMIT, ahead, in_time, moves
 
 if TYPE_CHECKING:
     from ..store import MemoryStore
@@ -34,6 +34,8 @@ _NUMBERS: Final = {tier: number for number, tier in _TIERS.items()}
 _PAGE: Final = 10
 _LARGEST_PAGE: Final = 100
 _SECONDS_PER_MINUTE: Final = 60
+_CALLS: Final = 8
+"""Calls that one caller may have open at once: two replicas need three."""
 
 
 class Thin:
@@ -138,7 +140,7 @@ class MemoryService:
         self._store = store
         self._replica = store.replica(is_hub=is_hub)
         self._identify = identify
-        self._calls = Calls()
+        self._shares = CallerShares()
         self._thin = Thin(store)
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -207,7 +209,7 @@ class MemoryService:
     def _call(self) -> Iterator[Peer]:
         """Identify the caller, and count the call while it is open."""
         peer = self._identify(IDENTITY.get().caller)
-        with self._calls.one_of(peer.name):
+        with self._shares.call((peer.name, peer.user), _CALLS):
             yield peer
 
 

@@ -1,7 +1,6 @@
 """Messages as protobuf, time limits, look-ahead and notices of changes, for both ends of a sync call."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, Final, TypeVar, overload
 
 import anyio
 
-from ....protocols import DeadlineExceeded, InvalidRequest, RateLimited
+from ....protocols import DeadlineExceeded, InvalidRequest
 from ....protocols.v1 import memory_pb2 as pb
 from ...util.runtime import in_thread
 from ..changes import Watchers
@@ -157,9 +156,6 @@ UNARY_LIMIT: Final = 30.0
 """Seconds for a call with one answer."""
 IDLE_LIMIT: Final = 60.0
 """Seconds within which the next message of a stream must come, or be taken."""
-_CALLS: Final = 8
-"""Calls that one caller may have open at once: two replicas need three."""
-_RETRY_AFTER: Final = 1.0
 
 
 @contextmanager
@@ -170,24 +166,6 @@ def in_time(seconds: float) -> Iterator[None]:
             yield
     except TimeoutError as error:
         raise DeadlineExceeded(f"the other side did not answer within {seconds:g} s", hint="check that it still runs") from error
-
-
-class Calls:
-    """Counts the open calls of each caller."""
-
-    def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
-
-    @contextmanager
-    def one_of(self, caller: str) -> Iterator[None]:
-        """Count a call while it is open. Raises `RateLimited` if the caller has too many."""
-        if self._open[caller] >= _CALLS:
-            raise RateLimited(f"{_CALLS} calls of this caller are open already", hint="close some of them", retry_after=_RETRY_AFTER)
-        self._open[caller] += 1
-        try:
-            yield
-        finally:
-            self._open[caller] -= 1
 
 
 T = TypeVar("T")

@@ -28,8 +28,8 @@ LOWER_LAYERS: Final = "minilm-lower.onnx"
 UPPER_LAYERS: Final = "minilm-upper.onnx"
 TOKENIZER: Final = "tokenizer.json"
 
-_REACH: Final = MAXIMUM_TOKENS * 16
-"""Characters read from either end of a text: tokenizing a whole book to keep 128 tokens of it takes seconds."""
+_REACH: Final = 16
+"""Characters read from either end of a text, over the tokens that are kept: to tokenize a whole book for 128 of them takes seconds."""
 
 
 class MiniLmEmbedder:
@@ -75,7 +75,7 @@ class MiniLmEmbedder:
     def tokens(self, text: str, most: int = MAXIMUM_TOKENS) -> list[int]:
         """Return the tokens that the model reads of a text: of a long one, as many from its head as from its tail."""
         # A half of a surrogate pair has no UTF-8, which is what the tokenizer works on.
-        clipped = _clipped(text).encode("utf-8", "replace").decode("utf-8")
+        clipped = _clipped(text, _REACH * most).encode("utf-8", "replace").decode("utf-8")
         ids: list[int] = self._tokenizer.encode(clipped).ids
         half = most // 2
         return ids if len(ids) <= most else [*ids[:half], *ids[-half:]]
@@ -86,8 +86,8 @@ class MiniLmEmbedder:
         return numpy.array(self.tokens(text, most), dtype=numpy.int64)
 
 
-def _clipped(text: str) -> str:
-    return text if len(text) <= 2 * _REACH else f"{text[:_REACH]} {text[-_REACH:]}"
+def _clipped(text: str, reach: int) -> str:
+    return text if len(text) <= 2 * reach else f"{text[:reach]} {text[-reach:]}"
 
 
 def _stacked(vectors: "Sequence[Vector]", width: int) -> "NDArray[numpy.float32]":

@@ -1,13 +1,11 @@
 """What is deleted leaves the database's files."""
 
-from collections.abc import Set as AbstractSet
-
 import psycopg
 import pytest
 from postgres_server import PostgresServer
 from postgres_writes import ALL, Opener, forget, put, put_all, unit, value_of
 
-from nearfar.orchestrator.memory.operation import Dot, Meta, OwnedSubject
+from nearfar.orchestrator.memory.operation import Meta
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import StoreUnavailable
 from nearfar.protocols.items import ItemAddress
@@ -83,23 +81,3 @@ def test_traces_are_found_in_heads_and_siblings_alone(engine: PostgresEngine) ->
     assert engine.traces(prefix=("people",)) == [deleted, SECRET]
     assert engine.traces(prefix=()) == [deleted, SECRET, derived]
     assert engine.traces() == []
-
-
-class Shredder:
-    """A sealer that has destroyed the keys of everybody."""
-
-    def seal(self, dot: Dot, subjects: AbstractSet[OwnedSubject], payload: bytes) -> bytes:
-        return payload[::-1] if "ana" in {one.name for one in subjects} else payload
-
-    def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:
-        return sealed if sealed.startswith(b"[") else None
-
-
-def test_operations_whose_key_is_destroyed_do_not_end_the_log(opened: Opener) -> None:
-    engine = opened(sealer=Shredder())
-    for number in range(5):
-        put(engine, ItemAddress(("people",), str(number)), {"n": number}, meta=Meta(subject="ana"))
-    put(engine, SECRET, {"n": 5})
-    assert [head.address for _, head, _ in engine.operations(0, limit=2)] == [SECRET]
-    with engine.transaction() as transaction:
-        assert transaction.heads([ItemAddress(("people",), "1")]) == {}

@@ -52,40 +52,6 @@ async def test_unplugging_ends_it_behind_the_step_under_way_and_the_next_run_goe
     assert (second.summaries, len(night.summaries())) == (1, 2)
 
 
-async def test_work_stops_a_model_in_mid_sentence(night: Night) -> None:
-    night.talk("trip", TRAVELS)
-    begun = anyio.Event()
-
-    async def pace() -> None:
-        begun.set()
-        await anyio.sleep_forever()
-
-    near = ScriptedAgent(["Ann was in Rome."], pace=pace)
-    sleeper = night.sleeper(near)
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as tasks:
-
-            async def work() -> None:
-                await begun.wait()
-                async with sleeper.awake():
-                    pass
-
-            tasks.start_soon(work)
-            slept = await sleeper.run()
-    assert slept.stopped == "the device is at work"
-    assert (near.cancelled_steps, near.live_steps) == (1, 0)
-    assert night.summaries() == []
-
-
-async def test_while_there_is_work_nothing_begins(night: Night) -> None:
-    night.talk("trip", TRAVELS)
-    near = ScriptedAgent([])
-    sleeper = night.sleeper(near)
-    async with sleeper.awake():
-        assert (await sleeper.run()).stopped == "the device is at work"
-    assert near.requests == []
-
-
 async def test_whoever_cancels_from_outside_is_obeyed(night: Night) -> None:
     night.talk("trip", TRAVELS)
 
