@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import anyio
 
@@ -54,7 +54,6 @@ from .arguments import (
     memory_argument,
     plugin_tools,
     policy_argument,
-    refuse_misplaced,
     require_run,
     require_usable_policy,
     team_argument,
@@ -104,7 +103,7 @@ class Hybrid(ServesTurns):
         records: what is kept of tasks: a folder makes every task a durable run, which another process can resume. `Records` says more,
             such as a cache of answers.
 
-    Raises `ConfigError` that names the parameter for an argument of another type, or for an option of a task, such as `approver`.
+    Raises `ConfigError` that names the parameter for an argument of another type.
     """
 
     def __init__(
@@ -118,9 +117,7 @@ class Hybrid(ServesTurns):
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
         memory: "MemoryStore | TaskMemory | MemoryConfig | BaseStore | Mapping[str, Any] | Location | None" = None,
         records: Records | RunsConfig | Mapping[str, Any] | Location | None = None,
-        **misplaced: Never,
     ) -> None:
-        refuse_misplaced(misplaced)
         require("instructions", instructions, str, "a text", hint='instructions="You are ..."')
         self._instructions = instructions or ""
         self._policy = policy = policy_argument(policy)

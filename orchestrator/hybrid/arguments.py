@@ -330,14 +330,6 @@ class ResumeOptions(TypedDict, total=False):
     """The object for the task's tools that the run was begun with, which is kept nowhere."""
 
 
-def refuse_misplaced(given: Mapping[str, object]) -> None:
-    """Raise `ConfigError` for an option of a task that was given to `Hybrid`, and `TypeError` for any other name."""
-    for name in given:
-        if name in TaskOptions.__annotations__:
-            raise ConfigError(f"{name} is an option of a task, not of Hybrid", hint=f"hybrid.run(..., {name}=...)")
-        raise TypeError(f"Hybrid has no argument {name!r}")
-
-
 _LONGEST_FAULT: Final = 500
 _SWITCHES: Final = ("parallel_calls", "unstick")
 _OF_TASK: Final = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import anyio
 import pytest
@@ -19,7 +19,7 @@ from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.tools import Approver
 from nearfar.orchestrator.util.text import spell_out
-from nearfar.protocols import ApprovalRequest, ConfigError, InvalidRequest, ScriptedAgent, Sensitivity, Side, ToolCall, Unavailable
+from nearfar.protocols import ApprovalRequest, InvalidRequest, ScriptedAgent, Sensitivity, Side, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -224,15 +224,6 @@ async def test_an_approver_that_changes_its_request_does_not_change_the_call(is_
     ) as hybrid:
         await hybrid.run("Write to Ann", approver=redacts)
     assert letters.sent == ["ann"]
-
-
-def test_an_option_of_a_task_that_is_given_to_a_hybrid_is_refused_with_its_place() -> None:
-    make: Any = Hybrid
-    with pytest.raises(ConfigError, match="approver is an option of a task") as raised:
-        make(near=ScriptedAgent(["done"]), approver=Person("ann"))
-    assert raised.value.hint == "hybrid.run(..., approver=...)"
-    with pytest.raises(TypeError, match="Hybrid has no argument 'modl'"):
-        make(modl="near")
 
 
 def test_an_empty_id_names_no_call() -> None:

@@ -59,7 +59,7 @@ KEPT = ("where", "runs", "budgets", "privacy", "traces", "cache", "checkpointer"
 
 
 def test_a_hybrid_takes_no_other_arguments() -> None:
-    assert [*inspect.signature(Hybrid).parameters] == [*PARTS, "misplaced"]
+    assert [*inspect.signature(Hybrid).parameters] == [*PARTS]
     assert sorted(PARTS) == sorted(HybridArguments.__optional_keys__)
 
 

@@ -25,7 +25,6 @@ from nearfar.orchestrator.cli.options import AgentChoice
 from nearfar.orchestrator.cli.selection import DEMO_SEED, chosen_config
 from nearfar.orchestrator.compose import EMBEDDED_CONFIDENCE
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld
-from nearfar.orchestrator.task.tools import Approver
 from nearfar.protocols import NearfarError, ScriptedAgent
 from nearfar.protocols.client import RemoteAgent
 
@@ -65,7 +64,7 @@ def test_run_prints_the_answer_and_nothing_else_on_standard_output() -> None:
 def test_a_long_answer_reaches_a_pipe_as_it_is(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = "[bold]not markup[/bold], :warning: not a picture, and " + "a line that no terminal is wide enough for " * 10
 
-    def scripted(selection: AgentChoice, config: Config, approver: Approver | None = None) -> Hybrid:
+    def scripted(selection: AgentChoice, config: Config) -> Hybrid:
         return Hybrid(near=ScriptedAgent([answer]))
 
     monkeypatch.setattr(import_module("nearfar.orchestrator.cli.run"), "open_hybrid", scripted)

@@ -17,7 +17,6 @@ from nearfar.orchestrator.cli.options import AgentChoice
 from nearfar.orchestrator.cli.running import HarmlessConsole
 from nearfar.orchestrator.cli.selection import load_tools
 from nearfar.orchestrator.task.stores import RunsConfig
-from nearfar.orchestrator.task.tools import Approver
 from nearfar.protocols import Agent, ConfigError, ScriptedAgent, Side, Unavailable
 
 
@@ -33,7 +32,7 @@ def nearfar(*arguments: str, text: str | None = None) -> Result:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Hybrid]) -> None:
-    def scripted(selection: AgentChoice, config: Config, approver: Approver | None = None) -> Hybrid:
+    def scripted(selection: AgentChoice, config: Config) -> Hybrid:
         return make()
 
     monkeypatch.setattr(import_module("nearfar.orchestrator.cli.run"), "open_hybrid", scripted)

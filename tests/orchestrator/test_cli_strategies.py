@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from nearfar import Config, Hybrid, Policy
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import AgentChoice
-from nearfar.orchestrator.task.tools import Approver
 from nearfar.protocols import ScriptedAgent, Side
 
 PLAN = {"subtasks": [{"id": "a", "task": "When?", "needs": []}, {"id": "b", "task": "Where?", "needs": ["a"]}]}
@@ -23,7 +22,7 @@ def given(monkeypatch: pytest.MonkeyPatch, *, strategy: str, near: list[str], fa
     """Make `nearfar run` use these agents."""
     script = [json.dumps(reply) for reply in far]
 
-    def scripted(selection: AgentChoice, config: Config, approver: Approver | None = None) -> Hybrid:
+    def scripted(selection: AgentChoice, config: Config) -> Hybrid:
         policy = Policy.model_validate({"strategy": strategy, "sensitivity": "public"})
         return Hybrid(near=ScriptedAgent(near), far=ScriptedAgent(script, name="far", side=Side.FAR), policy=policy)
 
