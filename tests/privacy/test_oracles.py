@@ -237,7 +237,8 @@ async def test_refused_call_does_not_tell_which_of_its_values_was_objected_to(de
     cloud = far_agent(far)
     approver = None if decided is None else decide
     async with Hybrid(far=cloud, tools=[read_secret, read_page, pay], policy=COVERED) as hybrid:
-        await hybrid.run("Pay it", approver=approver, **FAR)
+        options: TaskOptions = {**FAR, "approver": approver}
+        await hybrid.run("Pay it", **options)
     refused = results(cloud.requests[-1])[-1]
     assert refused.is_error
     assert not {"account", "place", "asked for"} & set(refused.content.replace(":", "").split())
