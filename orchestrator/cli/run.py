@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shlex
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, closing
 from pathlib import Path
@@ -41,6 +42,7 @@ from .running import (
     count_text,
     error_as_json,
     execute,
+    exit_code,
     fact_table,
     load_langgraph,
     notes,
@@ -130,8 +132,9 @@ def chat(
 ) -> None:
     """Talk to the agents, turn by turn. /help lists the commands.
 
-    Ctrl-C stops the current turn; at the prompt it ends the chat. If a turn fails, the chat goes on. With --session, or with [runs] in the
-    configuration, the conversation is kept.
+    Ctrl-C stops the current turn; at the prompt it ends the chat. If a turn fails, the chat goes on; lines that come from a file or a
+    pipe are all read, and the exit code is the last failed turn's. With --session, or with [runs] in the configuration, the conversation
+    is kept.
     """
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools, instructions)
     # The event loop runs only during a turn: a thread that waits for input could not be stopped.
@@ -149,9 +152,11 @@ def chat(
             load_langgraph()
             given: TaskOptions = {"user": user, "role": role, **selection.stated, "approver": None if as_json else terminal_approver()}
             talk = hybrid.session(uuid4().hex if session is None else session, **given)
-            _Chat(runner, talk, chosen, as_json=as_json).converse()
+            failure = _Chat(runner, talk, chosen, as_json=as_json).converse()
         finally:
             runner.run(hybrid.aclose())
+    if failure is not None and not sys.stdin.isatty():
+        raise typer.Exit(exit_code(failure))
 
 
 @asynccontextmanager
@@ -223,9 +228,10 @@ class _Chat:
         self._as_json = as_json
         self._commands = {"/help": self._help, "/reset": self._reset, "/cost": self._cost, "/why": self._why}
 
-    def converse(self) -> None:
-        """Serve turns until the user ends the chat."""
+    def converse(self) -> NearfarError | None:
+        """Serve turns until the user ends the chat. Return the last error of a turn, if any failed."""
         self._begin()
+        failure: NearfarError | None = None
         while (said := self._read()) is not None and said.strip().lower() not in _ENDINGS:
             word = said.rstrip()
             if not word:
@@ -242,11 +248,13 @@ class _Chat:
                     self._end(self._serve(self._turn(said)))
             except NearfarError as error:
                 self._report(error)
+                failure = error
             except KeyboardInterrupt:
                 notes.print("\nstopped; Ctrl-D ends the chat", style="dim")
         if self._config.runs is not None and self._session.messages:
             names = ["--session", self._session.name, *(("--user", self._session.user) if self._session.user else ())]
             notes.print(f"to continue: nearfar chat {shlex.join(names)}", style="dim", soft_wrap=True)
+        return failure
 
     def _begin(self) -> None:
         """Say how the chat ends, and finish a turn that was left unfinished."""

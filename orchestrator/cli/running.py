@@ -305,7 +305,12 @@ def fail(error: NearfarError, *, as_json: bool) -> NoReturn:
         print_json(error_as_json(error))
     else:
         show_error(error)
-    raise typer.Exit(EXIT_USAGE if isinstance(error, UserError) else EXIT_FAILED)
+    raise typer.Exit(exit_code(error))
+
+
+def exit_code(error: NearfarError) -> int:
+    """Return the exit code of a command that ends with this error."""
+    return EXIT_USAGE if isinstance(error, UserError) else EXIT_FAILED
 
 
 def fail_usage(message: str) -> NoReturn:

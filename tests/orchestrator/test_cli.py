@@ -161,6 +161,13 @@ def test_chat_keeps_talking_after_a_turn_and_ends_with_the_input() -> None:
     assert result.stdout.count(ANSWER) >= 2
 
 
+@pytest.mark.parametrize(("lines", "code"), [("/nonsense\n{prompt}\n", 2), ("{prompt}\n/help\n", 0)])
+def test_chat_from_a_pipe_reads_every_line_and_fails_if_one_failed(lines: str, code: int) -> None:
+    result = nearfar("chat", *NEAR, "--json", text=lines.format(prompt=TASK.prompt))
+    assert [list(json.loads(line))[0] for line in result.stdout.splitlines()] == (["error", "text"] if code else ["text", "commands"])
+    assert result.exit_code == code
+
+
 def test_doctor_finds_the_shipped_models_working() -> None:
     report = json.loads(nearfar("doctor", "--json").stdout)
     assert report["healthy"] is True
