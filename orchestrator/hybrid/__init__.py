@@ -206,6 +206,7 @@ class Hybrid(ServesTurns):
                 connection.entering = home.enter
         if self._rest is not None:
             home.forgetting.append(self._rest.move)
+        home.forgetting.append(self._pipeline.under_way.forget)
         if self._pipeline.runs is not None:
             home.forgetting.append(self._pipeline.runs.forget)
 
@@ -275,12 +276,14 @@ class Hybrid(ServesTurns):
         self.blocking.close(self.aclose)
 
     async def aclose(self) -> None:
-        """Close what was opened; shielded, so that Ctrl-C leaves no process behind, and no file where it comes while this runs."""
+        """Cancel the tasks under way, which then raise `Unavailable`, and close what was opened; shielded, so that Ctrl-C leaves no process
+        behind, and no file where it comes while this runs."""
         if self.blocking.is_elsewhere:
             await in_thread(self.close)
             return
         await self.pool.home.enter()
         with anyio.CancelScope(shield=True):
+            await self._pipeline.under_way.end()
             async with AsyncExitStack() as closing:  # in reverse order, each also where one before it fails
                 if self._memory is not None and self._owns_memory:
                     closing.push_async_callback(in_thread, self._memory.store.close)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from langgraph.types import Checkpointer
 
     from ..cache import AnswerCache
+    from ..cache.plans import PlanCache
     from ..memory.consolidation import BackgroundConsolidation
     from ..memory.in_tasks import TaskMemory
 
@@ -191,6 +192,16 @@ class Parts:
     records: OpenRecords
     observers: Observers
     """Spans and metrics of the tasks."""
+
+
+def plan_cache(parts: Parts) -> "PlanCache | None":
+    """Return the cache of plans; None where plans are not kept."""
+    cache = parts.records.cache
+    if cache is None or not cache.settings.plans:
+        return None
+    from ..cache.plans import PlanCache
+
+    return PlanCache(cache.database, cache.settings)
 
 
 class Metrics:

@@ -42,13 +42,13 @@ from ..task.roles import RolesWork
 from ..util.plugins import find_plugin
 from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
 from .arguments import TaskOptions, output_model_of, output_schema_of
-from .parts import Parts
+from .blocking import TasksUnderWay
+from .parts import Parts, plan_cache
 from .preparation import Preparation
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
-    from ..cache.plans import PlanCache
     from ..strategies.calls import TaskGraph
     from ..strategies.graphs import Graphs
 
@@ -201,11 +201,12 @@ class Pipeline:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._plans = _plan_cache(parts)
+        self._plans = plan_cache(parts)
         self.preparation = Preparation(parts, self._plans)
         agents, runs = tuple(handle.name for handle in parts.pool), parts.records.runs
         self.runs = None if runs is None else DurableRuns(runs, agents, self.preparation.bounds)
         self.sessions = None if runs is None else SessionStore(runs)
+        self.under_way = TasksUnderWay()
         self.stopped: dict[str, tuple[Message, ...]] = {}
         """By run: the conversation to keep of turns that ended without an answer, until their session takes it; empty with a store."""
 
@@ -247,8 +248,9 @@ class Pipeline:
             turn: number of its last messages that are the prompt of a session's turn.
             caller: the tools that the caller runs; calls of them end the task. None: it is no turn of that kind.
         """
-        async with self._begun(await self._asked(prompt, options, turn, caller), options) as (work, started):
-            return await self._served(work, options, started)
+        with self.under_way.awaited():
+            async with self._begun(await self._asked(prompt, options, turn, caller), options) as (work, started):
+                return await self._served(work, options, started)
 
     async def stream(
         self, prompt: Prompt, options: TaskOptions, *, turn: int | None = None, caller: CallerTools | None = None
@@ -272,8 +274,9 @@ class Pipeline:
 
     async def resume(self, run: str, options: TaskOptions, *, user: str, approvals: Mapping[str, bool]) -> Result:
         """Serve a durable run from where it stopped, and return its result."""
-        async with self._resumed(run, options, user, approvals) as (work, started):
-            return await self._served(work, options, started)
+        with self.under_way.awaited():
+            async with self._resumed(run, options, user, approvals) as (work, started):
+                return await self._served(work, options, started)
 
     async def follow(self, run: str, options: TaskOptions, *, user: str, approvals: Mapping[str, bool]) -> AsyncGenerator[TaskEvent, None]:
         """Serve a durable run from where it stopped, and yield its events; the last one is `TaskFinished`."""
@@ -292,7 +295,7 @@ class Pipeline:
             await self.durable.decide(run, user, approvals)
         self._begin()
         started = time.monotonic()
-        with self._awake():
+        with self.under_way.told(), self._awake():
             async with self.durable.resume(run, user, partial(self._equip_again, options=options)) as work:
                 with observed(work):
                     yield work, started
@@ -367,7 +370,7 @@ class Pipeline:
                     context.trace.recalled(read, len(task.recalled))
                 return task, require_dependencies(context)
 
-        with self._awake():
+        with self.under_way.told(), self._awake():
             if self.runs is None:
                 work = Work(*await prepare())
                 with observed(work):
@@ -389,7 +392,7 @@ class Pipeline:
         if work.recorded is not None:
             return work.recorded_with(output_model_of(options.get("output")))
         with deadline(work.task, started, work.context):
-            state = await run_cancellable(self._serve(work, options))
+            state = await run_cancellable(self.under_way.serve(partial(self._serve, work, options)))
         return await self._concluded(work, state, time.monotonic() - started)
 
     async def _streamed(self, work: Work, options: TaskOptions, started: float) -> AsyncGenerator[TaskEvent, None]:
@@ -399,7 +402,7 @@ class Pipeline:
         events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
         context = replace(work.context, listener=events.put_nowait, holds_drafts=work.task.caller is not None)
         heard = replace(work, context=context)
-        serving = asyncio.create_task(self._serve(heard, options))
+        serving = asyncio.create_task(self.under_way.serve(partial(self._serve, heard, options)))
         serving.add_done_callback(lambda _: events.put_nowait(None))
         try:
             while (event := await next_event(events, work.task, started)) is not None:
@@ -479,15 +482,6 @@ class Pipeline:
         if self._parts.records.keeps_threads:
             config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
         return config
-
-
-def _plan_cache(parts: Parts) -> "PlanCache | None":
-    cache = parts.records.cache
-    if cache is None or not cache.settings.plans:
-        return None
-    from ..cache.plans import PlanCache
-
-    return PlanCache(cache.database, cache.settings)
 
 
 async def _final_state(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
