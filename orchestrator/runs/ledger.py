@@ -238,19 +238,21 @@ def pending_requests(database: TableDatabase, run: str) -> tuple[ApprovalRequest
 
 
 def record_decisions(database: TableDatabase, run: str, approvals: Mapping[str, bool]) -> None:
-    """Record decisions, by the requests' ids. One that was made before may be given again: the run may have failed behind it.
+    """Record decisions, by the requests' ids. One that was made before may be given again: the run may have failed behind it, or its
+    process may have died during the call.
 
     Raises `NotFound`, and records nothing, if the run waits for no such request.
     """
     listed = ", ".join(request.id for request in pending_requests(database, run)) or "nothing"
     statement = "UPDATE effects SET state = ? WHERE run = ? AND state = 'asked' AND substr(key, 1, 12) = ?"
-    known = "SELECT 1 FROM effects WHERE run = ? AND substr(key, 1, 12) = ? AND state IN (?, ?)"
+    known = "SELECT 1 FROM effects WHERE run = ? AND substr(key, 1, 12) = ? AND state IN (?, ?, ?)"
     with database.writing() as session:
         for identifier, is_approved in approvals.items():
-            state, ended = (EffectState.APPROVED, EffectState.DONE) if is_approved else (EffectState.DENIED, EffectState.DENIED)
+            state = EffectState.APPROVED if is_approved else EffectState.DENIED
+            later = (EffectState.BEGUN, EffectState.DONE) if is_approved else (state, state)
             if session.execute(statement, (state, run, identifier)).rowcount == 1:
                 continue
-            if session.execute(known, (run, identifier, state, ended)).fetchone() is None:
+            if session.execute(known, (run, identifier, state, *later)).fetchone() is None:
                 raise NotFound(f"run {run} does not wait for {identifier}", hint=f"it waits for: {listed}")
 
 

@@ -1,5 +1,6 @@
 """Durable runs that wait for somebody's yes, and agents that take over from each other."""
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -181,6 +182,37 @@ async def test_a_decision_may_be_given_again_and_not_changed(tmp_path: Path) -> 
         with pytest.raises(NotFound, match="does not wait for"):
             await hybrid.resume(RUN, approvals={_id(error): False})
     assert letters.receivers == ["ann"]
+
+
+async def test_an_approval_may_be_given_again_after_the_approved_call_was_interrupted(tmp_path: Path) -> None:
+    started, calls = asyncio.Event(), list[str]()
+
+    @tool(approval=True)
+    async def send(to: str) -> str:
+        """Send a letter, which takes for ever."""
+        calls.append(to)
+        started.set()
+        await asyncio.Event().wait()
+        return "sent"
+
+    def reply(request: StepRequest) -> str | ToolCall:
+        told = request.messages[-1].tool_result
+        return letter("ann") if told is None else told.content
+
+    async with Hybrid(near=ScriptedAgent(reply), tools=[send], records=tmp_path) as hybrid:
+        with pytest.raises(ApprovalNeeded) as caught:
+            await hybrid.run("Write to Ann", idempotency_key=RUN)
+        approvals = {_id(caught.value): True}
+        interrupted = asyncio.create_task(hybrid.resume(RUN, approvals=approvals))
+        await started.wait()
+        interrupted.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await interrupted
+        with pytest.raises(NotFound, match="does not wait for"):
+            await hybrid.resume(RUN, approvals={_id(caught.value): False})
+        result = await hybrid.resume(RUN, approvals=approvals)
+    assert calls == ["ann"]
+    assert "outcome unknown" in result.text
 
 
 async def test_a_stream_tells_what_is_asked_and_ends_with_it(tmp_path: Path) -> None:
