@@ -47,6 +47,23 @@ def test_a_file_cut_anywhere_is_gone_on_with(tmp_path: Path, cut: int) -> None:
     assert path.read_bytes() == TEXT
 
 
+@pytest.mark.parametrize("notes", [b"my notes", TEXT + b"my notes", b"first note\nlast note", b'{"mine": 1}'])
+def test_a_file_that_holds_something_else_is_left_as_it_is(tmp_path: Path, notes: bytes) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(notes)
+    with pytest.raises(ConfigError, match="is no record of a run"):
+        RecordLog(path)
+    assert path.read_bytes() == notes
+
+
+def test_zeros_that_a_power_cut_left_at_the_end_are_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(TEXT + bytes(300))
+    with RecordLog(path) as log:
+        assert log.records == RECORDS
+    assert path.read_bytes() == TEXT
+
+
 def test_a_run_is_recorded_once(tmp_path: Path) -> None:
     with RecordLog(tmp_path / "runs.jsonl") as log:
         log.append(RECORDS[0])

@@ -136,6 +136,22 @@ async def test_ctrl_c_closes_the_workers_and_says_how_to_go_on(held: Held) -> No
     assert len(comparable(held.folder / "runs.jsonl")) == UNGATED
 
 
+def test_a_worker_whose_sweep_was_killed_while_it_started_ends_without_a_word() -> None:
+    options = {"worlds": ("secrets_world:SecretsWorld",), "agents": "secrets_world:agents", "runs": ("device",), "jobs": 1}
+    study = make_study(StudyFile.model_validate(options), near=None, far=None, policy=Policy())
+    program = [sys.executable, "-m", "nearfar.orchestrator.lab.study.pools"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(program, cwd=Path(__file__).parent, env=environment(None), **pipes) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        worker.stdout.close()
+        worker.stdin.write(study.model_dump_json().encode() + b"\n")
+        worker.stdin.close()
+        assert worker.stderr.read() == b""
+    assert worker.returncode == 0
+
+
 @pytest.mark.anyio
 async def test_a_worker_that_is_killed_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = tmp_path / "gate"

@@ -24,6 +24,8 @@ from .workbench import Item, failed_record
 
 logger = logging.getLogger(__name__)
 Listener = Callable[[RunRecord], None]
+_BEGINNING = b'{"key"'
+"""The first bytes of each line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,11 @@ class RecordLog:
     def _resume(self, path: Path) -> list[RunRecord]:
         self._file.seek(0)
         data = self._file.read()
+        records = list(_parse_lines(data[: _whole(data)], path))
+        if not _BEGINNING.startswith(data[_whole(data) :].strip(b"\0")[: len(_BEGINNING)]):  # a power cut leaves zeros
+            raise ConfigError(f"the last line of {path} is no record of a run", hint="mend or delete that line, or choose another folder: --out")
         self._file.truncate(_whole(data))
-        return list(_parse_lines(data[: _whole(data)], path))
+        return records
 
 
 def read_records(path: Path) -> list[RunRecord]:
