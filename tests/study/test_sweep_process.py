@@ -140,8 +140,8 @@ def test_a_worker_whose_sweep_was_killed_while_it_started_ends_without_a_word() 
     options = {"worlds": ("secrets_world:SecretsWorld",), "agents": "secrets_world:agents", "runs": ("device",), "jobs": 1}
     study = make_study(StudyFile.model_validate(options), near=None, far=None, policy=Policy())
     program = [sys.executable, "-m", "nearfar.orchestrator.lab.study.pools"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(program, cwd=Path(__file__).parent, env=environment(None), **pipes) as worker:
+    pipe, folder = subprocess.PIPE, Path(__file__).parent
+    with subprocess.Popen(program, cwd=folder, env=environment(None), stdin=pipe, stdout=pipe, stderr=pipe) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
         assert worker.stderr is not None

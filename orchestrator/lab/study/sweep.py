@@ -107,7 +107,9 @@ class RecordLog:
         data = self._file.read()
         records = list(_parse_lines(data[: _whole(data)], path))
         if not _BEGINNING.startswith(data[_whole(data) :].strip(b"\0")[: len(_BEGINNING)]):  # a power cut leaves zeros
-            raise ConfigError(f"the last line of {path} is no record of a run", hint="mend or delete that line, or choose another folder: --out")
+            raise ConfigError(
+                f"the last line of {path} is no record of a run", hint="mend or delete that line, or choose another folder: --out"
+            )
         self._file.truncate(_whole(data))
         return records
 
