@@ -40,9 +40,8 @@ from ..task.policy import Policy, Verdict
 from ..task.results import Attempt, Call, Result, Speculation, ToolOutcome, budget_exceeded, told_of_effort, usage_of_side
 from ..task.roles import RolesWork
 from ..util.plugins import find_plugin
-from ..util.runtime import cancel_task, in_thread, run_cancellable, untraced
+from ..util.runtime import TasksUnderWay, cancel_task, in_thread, run_cancellable, untraced
 from .arguments import TaskOptions, output_model_of, output_schema_of
-from .blocking import TasksUnderWay
 from .parts import Parts, plan_cache
 from .preparation import Preparation
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import anyio
 
-from ...protocols import ConfigError
+from ...protocols import ConfigError, Unavailable
 from ...protocols.agent import other_loop
 
 if TYPE_CHECKING:
@@ -219,6 +219,83 @@ async def _until_the_loop_ends(release: Callable[[], Awaitable[None]]) -> AsyncG
         yield
     finally:
         await release()
+
+
+class TasksUnderWay:
+    """The tasks that a `Hybrid` serves: closing it ends them, for one that asks an approver might otherwise wait for ever."""
+
+    def __init__(self) -> None:
+        self._served: dict[asyncio.Task[Any], frozenset[asyncio.Event]] = {}
+        """With what is set when they have ended, and when the calls that await them have."""
+        self._is_closed = False
+
+    def forget(self) -> None:
+        """Drop what belongs to an event loop that is closed."""
+        self._served.clear()
+
+    async def serve(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do the work of a task, in an asyncio task of its own. Raises `Unavailable` once the `Hybrid` is closed."""
+        if self._is_closed:
+            raise task_lost()
+        task = asyncio.current_task()
+        assert task is not None, "it is asyncio's"
+        with _noted_end() as ends:
+            self._served[task] = ends
+            try:
+                return await start()
+            finally:
+                self._served.pop(task, None)
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Let the end of a task that is served within this block wait for the block's end, too, where its records are written."""
+        with _noted_end():
+            yield
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Raise `Unavailable` where a task within this block was ended by `end`, and its caller is not cancelled."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if not self._is_closed or (caller is not None and caller.cancelling()):
+                raise
+            raise task_lost() from None
+
+    async def end(self) -> None:
+        """End all tasks, and wait for it; a task that closes its own `Hybrid` goes on, and is not waited for."""
+        self._is_closed = True
+        inside, ending = _ENDS.get(), set[asyncio.Event]()
+        is_inside = any(inside & ends for ends in self._served.values())
+        for task, ends in self._served.items():
+            if not inside & ends:
+                task.cancel()
+                ending |= ends
+        if not is_inside:  # else one of them may wait for the task that this is called in
+            for ended in ending:
+                await ended.wait()
+
+
+_ENDS: Final[ContextVar[frozenset[asyncio.Event]]] = ContextVar("nearfar_ends", default=frozenset())
+"""Set when the tasks have ended in which this code runs."""
+
+
+@contextmanager
+def _noted_end() -> Iterator[frozenset[asyncio.Event]]:
+    """Set an event at the end of the block, and yield it with those of the blocks around."""
+    ended = asyncio.Event()
+    token = _ENDS.set(_ENDS.get() | {ended})
+    try:
+        yield _ENDS.get()
+    finally:
+        _ENDS.reset(token)
+        ended.set()
+
+
+def task_lost() -> Unavailable:
+    """Return the error of a task that ended with its `Hybrid` or its event loop."""
+    return Unavailable("the task was cancelled: its Hybrid was closed, or its event loop has ended", hint="close it after its last task")
 
 
 def tracing_switches() -> list[str]:
