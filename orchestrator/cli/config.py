@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -273,12 +274,15 @@ def _quoted(text: object) -> str:
 
 def _write(path: Path, text: str) -> None:
     try:
-        with path.open("x", encoding="utf-8") as opened:
+        with ExitStack() as failing, path.open("x", encoding="utf-8") as opened:
+            failing.callback(path.unlink)  # half a file would be in the way of the next try
             opened.write(text)
+            opened.flush()
+            failing.pop_all()
     except FileExistsError:
         raise ConfigError(f"{path} exists already", hint="edit it, or name another file") from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="check the folder and its permissions") from error
+        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="check the folder, its disk and its permissions") from error
 
 
 def _end_lines(path: Path, answers: Answers) -> Iterator[Line]:

@@ -188,3 +188,11 @@ def test_who_leaves_in_the_middle_has_no_file(end: bytes, bare_machine: Path) ->
     os.close(ours)
     os.close(theirs)
     assert (code, list(bare_machine.iterdir())) == (130, [])
+
+
+def test_a_file_that_the_disk_has_no_room_for_is_not_left_half_written(bare_machine: Path) -> None:
+    program = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40, 40)); from nearfar.orchestrator.cli import main; main()"
+    command = [sys.executable, "-B", "-c", program, "init", "--near", "near", "--yes", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=bare_machine, timeout=60)
+    assert "cannot be written" in json.loads(done.stdout)["error"]["message"], done.stderr
+    assert list(bare_machine.iterdir()) == []

@@ -1,6 +1,8 @@
 """The file of runs: it survives what interrupts a sweep, and says where it is damaged."""
 
 import math
+import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,15 @@ def test_a_file_that_holds_something_else_is_left_as_it_is(tmp_path: Path, notes
     with pytest.raises(ConfigError, match="is no record of a run"):
         RecordLog(path)
     assert path.read_bytes() == notes
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
+def test_a_file_that_is_none_is_refused_before_it_is_read(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    make = {"folder": path.mkdir, "pipe": partial(os.mkfifo, path), "device": partial(path.symlink_to, "/dev/zero")}
+    make[kind]()
+    with pytest.raises(ConfigError, match="is no regular file"):
+        RecordLog(path)
 
 
 def test_zeros_that_a_power_cut_left_at_the_end_are_cut_off(tmp_path: Path) -> None:

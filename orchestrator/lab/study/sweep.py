@@ -61,10 +61,12 @@ class RecordLog:
     """A `runs.jsonl` that is written to by one process; use it as a context manager.
 
     Opening it cuts off a last line that an interrupted sweep left incomplete, and reads what is there.
-    Raises `ConfigError` where another process writes to the file, or a line of it is no record.
+    Raises `ConfigError` where another process writes to the file, a line of it is no record, or it is a device, a folder or a pipe.
     """
 
     def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path} is no regular file", hint="choose another folder: --out")
         with ExitStack() as stack:
             self._file: IO[bytes] = stack.enter_context(path.open("ab+"))
             self._lock(path)
