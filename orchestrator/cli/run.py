@@ -133,7 +133,7 @@ def chat(
     """Talk to the agents, turn by turn. /help lists the commands.
 
     Ctrl-C stops the current turn; at the prompt it ends the chat. If a turn fails, the chat goes on; lines that come from a file or a
-    pipe are all read, and the exit code is the last failed turn's. With --session, or with [runs] in the configuration, the conversation
+    pipe are all read, and the exit code is that of the last error. With --session, or with [runs] in the configuration, the conversation
     is kept.
     """
     selection = options.AgentChoice(config, near, far, strategy, mode, public, tools, instructions)
@@ -229,7 +229,7 @@ class _Chat:
         self._commands = {"/help": self._help, "/reset": self._reset, "/cost": self._cost, "/why": self._why}
 
     def converse(self) -> NearfarError | None:
-        """Serve turns until the user ends the chat. Return the last error of a turn, if any failed."""
+        """Serve turns until the user ends the chat. Return the last error, if there was one."""
         self._begin()
         failure: NearfarError | None = None
         while (said := self._read()) is not None and said.strip().lower() not in _ENDINGS:

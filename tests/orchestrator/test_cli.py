@@ -164,7 +164,7 @@ def test_chat_keeps_talking_after_a_turn_and_ends_with_the_input() -> None:
 @pytest.mark.parametrize(("lines", "code"), [("/nonsense\n{prompt}\n", 2), ("{prompt}\n/help\n", 0)])
 def test_chat_from_a_pipe_reads_every_line_and_fails_if_one_failed(lines: str, code: int) -> None:
     result = nearfar("chat", *NEAR, "--json", text=lines.format(prompt=TASK.prompt))
-    assert [list(json.loads(line))[0] for line in result.stdout.splitlines()] == (["error", "text"] if code else ["text", "commands"])
+    assert [list(json.loads(line))[0] for line in result.stdout.splitlines()] == (["error", "id"] if code else ["id", "commands"])
     assert result.exit_code == code
 
 

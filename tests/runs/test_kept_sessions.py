@@ -192,7 +192,7 @@ def test_the_command_line_continues_lists_and_forgets_conversations(home: Path) 
 
 def test_commands_are_answered_and_never_sent_to_a_model(home: Path) -> None:
     talk = nearfar("chat", text="/help\n/hlep me\n/why\n/cost\n/reset\n/RESET\n")
-    assert talk.exit_code == 0
+    assert talk.exit_code == 2
     assert "/reset" in talk.output
     assert "there is no command /hlep" in talk.output
     assert "nothing was answered yet" in talk.output
