@@ -286,7 +286,9 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         problem = reason if error.filename is None else f"{error.filename}: {reason}"
-        fail(ConfigError(problem, hint="check that the path exists and that you may read and write it"), as_json=as_json)
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        hint = "free some space, or choose another folder" if is_full else "check that the path exists and that you may read and write it"
+        fail(ConfigError(problem, hint=hint), as_json=as_json)
 
 
 def end_without_output(error: OSError) -> NoReturn:

@@ -196,3 +196,10 @@ def test_a_file_that_the_disk_has_no_room_for_is_not_left_half_written(bare_mach
     done = subprocess.run(command, capture_output=True, text=True, cwd=bare_machine, timeout=60)
     assert "cannot be written" in json.loads(done.stdout)["error"]["message"], done.stderr
     assert list(bare_machine.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
+def test_a_report_on_a_full_disk_is_told_to_make_room(bare_machine: Path) -> None:
+    (bare_machine / "full.html").symlink_to("/dev/full")
+    refused = nearfar("demo", "--tasks", "1", "--report", "full.html", "--json")
+    assert "free some space" in json.loads(refused.stdout)["error"]["hint"]

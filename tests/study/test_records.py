@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,11 @@ def test_a_file_that_holds_something_else_is_left_as_it_is(tmp_path: Path, notes
 @pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
 def test_a_file_that_is_none_is_refused_before_it_is_read(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
-    make = {"folder": path.mkdir, "pipe": partial(os.mkfifo, path), "device": partial(path.symlink_to, "/dev/zero")}
+    make: dict[str, Callable[[], object]] = {
+        "folder": path.mkdir,
+        "pipe": partial(os.mkfifo, path),
+        "device": partial(path.symlink_to, "/dev/zero"),
+    }
     make[kind]()
     with pytest.raises(ConfigError, match="is no regular file"):
         RecordLog(path)
