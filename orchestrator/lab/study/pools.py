@@ -376,7 +376,6 @@ async def _standard_input() -> asyncio.StreamReader:
 def _private_output() -> Send:
     """Redirect prints to standard error, and return a function that sends messages to the parent on the old standard output."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
     def send(message: Json) -> None:
@@ -384,7 +383,8 @@ def _private_output() -> Send:
             answers.write(json.dumps(message).encode() + b"\n")
             answers.flush()
         except BrokenPipeError:  # the parent was killed: standard input ends, too
-            os.dup2(nowhere, answers.fileno())
+            # What the buffer still holds goes to /dev/null instead of failing again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), answers.fileno())
 
     return send
 
