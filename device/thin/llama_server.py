@@ -97,6 +97,7 @@ class _Exchange:
 
     def __init__(self, address: Address, seconds: float) -> None:
         self._connection = HTTPConnection(address.host, address.port, timeout=seconds)
+        self._connection.auto_open = 0  # else a request closed on the way connects anew, and is computed for nobody
         self._lock = Lock()
         self._socket: socket.socket | None = None
         self._is_closed = False

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from http.client import HTTPConnection
 
 import anyio
 import pytest
@@ -183,6 +185,28 @@ async def test_cancelling_a_step_that_waits_for_a_whole_answer_closes_the_connec
         with anyio.fail_after(10):
             await eventually(lambda: agent.live_steps == 0)
     assert phone.abandoned == 1
+
+
+@pytest.mark.anyio
+async def test_a_request_cancelled_as_it_connects_is_not_sent_on_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected, may_send = threading.Event(), threading.Event()
+
+    class Waiting(HTTPConnection):
+        def send(self, data: bytes) -> None:  # type: ignore[override]  # an exchange sends nothing else
+            connected.set()
+            may_send.wait(10)
+            super().send(data)
+
+    monkeypatch.setattr(llama_server, "HTTPConnection", Waiting)
+    async with http_server(lambda exchange: exchange.respond(200, "{}")) as phone:
+        step = asyncio.create_task(run(LlamaServer(phone.base_url.removesuffix("/v1")), asking()))
+        await asyncio.to_thread(connected.wait, 10)
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+        may_send.set()
+        await asyncio.get_running_loop().shutdown_default_executor()
+        assert (phone.connections, phone.exchanges) == (1, [])
 
 
 @pytest.mark.anyio
