@@ -22,7 +22,6 @@ import re
 import secrets
 import stat
 import sys
-import tempfile
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ from typing import Final
 import anyio
 
 from .errors import ConfigError, NotFound
-from .lazy import file_locks
+from .lazy import file_locks, replace_text
 from .security import ANY_CERTIFICATE, Scope, TokenRecord, Tokens, hashed, is_digest, system_time, token_records
 
 logger = logging.getLogger(__name__)
@@ -111,29 +110,10 @@ def render_tokens(records: Iterable[TokenRecord]) -> str:
 
 def write_tokens(path: Path, records: Iterable[TokenRecord]) -> None:
     """Replace `path` atomically, so that no reader sees half a file. Raise `ConfigError` if that fails."""
-    target = path.resolve()  # a link stays one
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # which only its owner can read
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(render_tokens(records))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, target)
-            _sync_folder(target.parent)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        replace_text(path, render_tokens(records), mode=0o600)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="give a path in a folder of your own") from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a loss of power: a revoked token must not come back."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _rendered(record: TokenRecord) -> str:

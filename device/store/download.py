@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ...protocols import ConfigError, NearfarError, Unavailable
-from ...protocols.lazy import file_locks
+from ...protocols.lazy import file_locks, replace_text
 
 if TYPE_CHECKING:
     import httpx
@@ -228,7 +228,7 @@ class HubCache:
         path = self._repository(repository) / "refs" / revision
         if revision != commit:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(commit, encoding="utf-8")
+            replace_text(path, commit)
 
     def commit(self, repository: str, revision: str) -> str | None:
         """Return the commit that `revision` was when it was last looked up; None: unknown."""

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -15,6 +14,7 @@ import typer
 from rich.text import Text
 
 from ...protocols import ConfigError, Sensitivity
+from ...protocols.lazy import creating
 from ...protocols.secrets import StoredKey
 from ..compose import EMBEDDED, anchored_model, far_handle, find_servers, how_to_set, model_store, parse_far, parse_near
 from ..compose.config import Config, holds_secret, named_variables, parse_config, provider_keys, usual_variable
@@ -274,11 +274,8 @@ def _quoted(text: object) -> str:
 
 def _write(path: Path, text: str) -> None:
     try:
-        with ExitStack() as failing, path.open("x", encoding="utf-8") as opened:
-            failing.callback(path.unlink)  # half a file would be in the way of the next try
-            opened.write(text)
-            opened.flush()
-            failing.pop_all()
+        with creating(path) as fresh:  # half a file would be in the way of the next try
+            fresh.write_text(text, encoding="utf-8")
     except FileExistsError:
         raise ConfigError(f"{path} exists already", hint="edit it, or name another file") from None
     except OSError as error:

@@ -1,9 +1,8 @@
 """Open the memory that the commands work on, export it, import into it, and recover it."""
 
-import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TextIO
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from ...protocols import ConfigError, NotFound
 from ...protocols.items import Source, Tier, parse_namespace
+from ...protocols.lazy import creating
 from ..memory import memory_path, open_memory, recover_memory
 from ..task.stores import MemoryConfig
 from . import options
@@ -220,16 +220,12 @@ def _write(lines: Iterable[str], file: TextIO) -> int:
 
 @contextmanager
 def _create_file(path: Path) -> Iterator[TextIO]:
-    """Create a file that only its owner may read; remove it again if the block fails."""
+    """Create a file that only its owner may read, and that appears when all of it is written."""
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with creating(path, mode=0o600) as fresh, fresh.open("w", encoding="utf-8") as file:
+            yield file
     except FileExistsError:
         raise ConfigError(f"{path} is there already", hint="name another file: an export overwrites nothing") from None
-    with ExitStack() as failing:
-        failing.callback(path.unlink, missing_ok=True)  # also at Ctrl-C
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            yield file
-        failing.pop_all()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ....protocols import ConfigError
+from ....protocols.lazy import replacing
 from ...routing.head import CARD, LIKENESS, SURFACE, WORDS, Blend, HeadCard, HeadPart
 from ...routing.training import ClassLogits, Examples, fit_classes, folds_of
 from ...util.embedding import EARLY_WIDTH, NAME
@@ -200,10 +201,13 @@ def write_head(parts: HeadParts, folder: Path) -> None:
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _save_words(parts.words, folder / WORDS)
-        if parts.likeness is not None:
-            onnx.save(_likeness(parts.likeness), folder / LIKENESS)
-        (folder / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        # The card takes its place last, after all files are written: the old head stays whole where there is no room for the new one.
+        with replacing(folder / CARD) as fresh_card, replacing(folder / WORDS) as fresh_words:
+            fresh_card.write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+            _save_words(parts.words, fresh_words)
+            if parts.likeness is not None:
+                with replacing(folder / LIKENESS) as fresh_likeness:
+                    onnx.save(_likeness(parts.likeness), fresh_likeness)
     except OSError as error:
         raise ConfigError(f"the head cannot be written to {folder}: {error}", hint="name a folder that can be written") from error
 
