@@ -28,9 +28,13 @@ def test_the_new_content_takes_the_place_of_the_old(file: Path) -> None:
 
 
 def test_an_error_leaves_the_old_file_and_nothing_else(file: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), replacing(file) as fresh:
-        fresh.write_text("half")
-        raise KeyboardInterrupt
+    def write() -> None:
+        with replacing(file) as fresh:
+            fresh.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
     assert file.read_text() == "old"
     assert os.listdir(file.parent) == ["report.html"]
 
@@ -112,9 +116,14 @@ def test_a_new_file_replaces_none(file: Path) -> None:
 
 def test_a_file_that_another_process_made_meanwhile_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "new.html"
-    with pytest.raises(FileExistsError), creating(path) as fresh:
-        fresh.write_text("mine")
-        path.write_text("theirs")
+
+    def write() -> None:
+        with creating(path) as fresh:
+            fresh.write_text("mine")
+            path.write_text("theirs")
+
+    with pytest.raises(FileExistsError):
+        write()
     assert path.read_text() == "theirs"
     assert os.listdir(tmp_path) == ["new.html"]
 
