@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from ...protocols import StoreUnavailable
 from ...protocols.lazy import CLOSED_ON_EXEC
 from . import Tables, create_if_missing
-from .sqlite_files import LOG, PRIMARY_CODE, Driver, Naming, check_plain, driver_for, is_foreign, prepare
+from .sqlite_files import LOG, PRIMARY_CODE, Driver, FileIdentity, Naming, check_plain, driver_for, identity, is_foreign, prepare
 
 T = TypeVar("T")
 _PAUSE: Final = 0.01
@@ -96,6 +96,9 @@ class SqliteConnections:
         self._reader_turns = threading.BoundedSemaphore(READERS)
         self._writer: Connection | None = None
         self._readers: list[Connection] = []
+        self._file: FileIdentity | None = None
+        self._logs: dict[Connection, FileIdentity | None] = {}
+        """The log of each open connection: SQLite removes a log only after the last connection of all processes."""
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -112,6 +115,7 @@ class SqliteConnections:
                 connection = self._writer
                 retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), seconds=LOCK_TIMEOUT, errors=self._driver.errors)
                 try:
+                    self._check_files(connection)
                     yield connection
                     connection.execute("COMMIT")
                 finally:
@@ -128,6 +132,7 @@ class SqliteConnections:
             self._check()
             if self._writer is None:
                 self._writer = self._open()
+            self._check_files(self._writer)
             yield self._writer
 
     @contextmanager
@@ -140,6 +145,7 @@ class SqliteConnections:
             with self._naming.translated(self._path, self._driver.errors):
                 connection = self._checked_out()
                 try:
+                    self._check_files(connection)
                     connection.execute("BEGIN")
                     yield connection
                 finally:
@@ -157,9 +163,9 @@ class SqliteConnections:
             readers, self._readers = self._readers, []
         with self._writer_turn, self._naming.translated(self._path, self._driver.errors):
             for reader in readers:
-                reader.close()
+                self._close(reader)
             if self._writer is not None:
-                self._writer.close()
+                self._close(self._writer)
                 self._writer = None
 
     def _check(self) -> None:
@@ -182,10 +188,36 @@ class SqliteConnections:
             if not self._is_closed:
                 self._readers.append(connection)
                 return
+        self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        self._logs.pop(connection, None)
         connection.close()
 
     def _open(self) -> Connection:
-        return retry_while_busy(self._connect, seconds=LOCK_TIMEOUT, errors=self._driver.errors)
+        if self._file is not None:
+            self._check_file()  # else SQLite would create an empty one
+        connection = retry_while_busy(self._connect, seconds=LOCK_TIMEOUT, errors=self._driver.errors)
+        self._file = self._file or identity(self._path)
+        self._logs[connection] = identity(self._path + LOG)
+        return connection
+
+    def _check_file(self) -> None:
+        if identity(self._path) != self._file:
+            raise self._lost(self._path)
+
+    def _check_files(self, connection: Connection) -> None:
+        """Raise `StoreUnavailable` if what is written now would go into a file without a name, and end with the connection."""
+        self._check_file()
+        log = identity(self._path + LOG)
+        if self._logs[connection] is None:  # SQLite makes it with the first transaction on a new file
+            self._logs[connection] = log
+        elif self._logs[connection] != log:
+            raise self._lost(self._path + LOG)
+
+    def _lost(self, path: str) -> StoreUnavailable:
+        message = f"{path} was removed or replaced while this process had the {self._naming.what} open"
+        return StoreUnavailable(message, hint="put the file back, or restart the program")
 
     def _connect(self) -> Connection:
         try:

@@ -231,13 +231,24 @@ def _log_was_removed(path: str) -> bool:
     The first to open it makes the log before the index, and the last to close it removes the index before the log. So the log is there
     as long as one and the same index is.
     """
-    index = _identity(path + LOG_INDEX)
-    return index is not None and not os.path.exists(path + LOG) and _identity(path + LOG_INDEX) == index
+    index = _birth(path + LOG_INDEX)
+    return index is not None and not os.path.exists(path + LOG) and _birth(path + LOG_INDEX) == index
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _birth(path: str) -> tuple[int, int] | None:
     """Return what tells a file from a later one of the same name; None: there is none."""
     with contextlib.suppress(FileNotFoundError):
         found = os.stat(path)
         return (found.st_ino, found.st_ctime_ns)
+    return None
+
+
+FileIdentity = tuple[int, int]
+
+
+def identity(path: str) -> FileIdentity | None:
+    """Return what tells a file that is open from another one of its name; None: there is no file that can be reached."""
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        return (found.st_dev, found.st_ino)
     return None

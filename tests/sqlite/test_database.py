@@ -4,6 +4,7 @@ import os
 import sqlite3
 import stat
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -148,3 +149,47 @@ def test_a_child_process_must_open_its_own(path: Path) -> None:
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     database.close()
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[SqliteDatabase]:
+    with closing(SqliteDatabase(path, NAMING)) as database:
+        database.require(NOTES)
+        yield database
+
+
+def note(database: SqliteDatabase, text: str) -> None:
+    with database.writing() as connection:
+        connection.execute("INSERT INTO notes VALUES (?)", (text,))
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_nothing_is_written_into_a_file_that_was_removed(opened: SqliteDatabase, path: Path, suffix: str) -> None:
+    Path(f"{path}{suffix}").unlink()
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        note(opened, "lost")
+    assert not Path(f"{path}{suffix}").exists()
+
+
+def test_nothing_is_read_from_a_file_that_was_removed(opened: SqliteDatabase, path: Path) -> None:
+    path.unlink()
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        notes(opened)
+    assert not path.exists()
+
+
+def test_a_backup_that_takes_the_place_of_an_open_file_is_not_written_to(opened: SqliteDatabase, path: Path) -> None:
+    backup = path.with_name("backup")
+    backup.write_bytes(path.read_bytes())
+    backup.replace(path)
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        note(opened, "lost")
+
+
+def test_a_file_that_is_put_back_is_used_again(opened: SqliteDatabase, path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    with pytest.raises(StoreUnavailable, match="put the file back"):
+        note(opened, "lost")
+    path.with_name("moved").rename(path)
+    note(opened, "kept")
+    assert notes(opened) == ["kept"]
