@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from ..protocols import ConfigError, Prices
 from ..protocols.attachments import Value
-from ..protocols.lazy import data_folder, replace_text
+from ..protocols.lazy import data_folder, hint_for, replace_text
 
 
 class PriceLine(Prices):
@@ -119,7 +119,8 @@ def keep_imported(lines: tuple[PriceLine, ...]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, json.dumps(table.model_dump(mode="json", exclude_defaults=True), indent=1) + "\n", mode=0o600)
     except OSError as error:
-        raise ConfigError(f"the prices cannot be kept in {path}: {error.strerror}", hint="set NEARFAR_HOME to a folder of yours") from error
+        hint = hint_for(error, "set NEARFAR_HOME to a folder of yours")
+        raise ConfigError(f"the prices cannot be kept in {path}: {error.strerror}", hint=hint) from error
     return path
 
 

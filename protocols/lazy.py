@@ -81,7 +81,8 @@ def replacing(path: Path, *, mode: int | None = None, follows_links: bool = True
     if present is not None and stat.S_ISLNK(present.st_mode):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     if present is not None and not stat.S_ISREG(present.st_mode):
-        yield path
+        with _held_open(path):
+            yield path
         return
     with _fresh_file(path, target, 0o666 if mode is None else mode) as fresh:
         yield fresh
@@ -110,6 +111,16 @@ def creating(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
             fresh.replace(path)
 
 
+def hint_for(error: OSError, otherwise: str) -> str:
+    """Return the hint for a file that could not be written: to make room on a full disk, else the other one."""
+    return "free some space, or choose another folder" if is_full(error) else otherwise
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether a write failed for lack of room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def replace_text(path: Path, text: str, *, mode: int | None = None, follows_links: bool = True) -> None:
     """Write a text file as `replacing` does. Raises `OSError`."""
     with replacing(path, mode=mode, follows_links=follows_links) as fresh:
@@ -134,6 +145,21 @@ def _present(path: Path) -> os.stat_result | None:
         return path.lstat()
     except FileNotFoundError:
         return None
+
+
+@contextmanager
+def _held_open(path: Path) -> Iterator[None]:
+    """Keep a pipe or device open for writing. Raise `OSError` for a pipe without a reader, which would never take what is written."""
+    try:
+        opened = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0) | CLOSED_ON_EXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, "nothing reads from it", str(path)) from None
+        raise
+    try:
+        yield
+    finally:
+        os.close(opened)
 
 
 @contextmanager

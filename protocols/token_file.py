@@ -33,7 +33,7 @@ from typing import Final
 import anyio
 
 from .errors import ConfigError, NotFound
-from .lazy import file_locks, replace_text
+from .lazy import file_locks, hint_for, replace_text
 from .security import ANY_CERTIFICATE, Scope, TokenRecord, Tokens, hashed, is_digest, system_time, token_records
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,8 @@ def write_tokens(path: Path, records: Iterable[TokenRecord]) -> None:
     try:
         replace_text(path, render_tokens(records), mode=0o600)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="give a path in a folder of your own") from None
+        hint = hint_for(error, "give a path in a folder of your own")
+        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint=hint) from None
 
 
 def _rendered(record: TokenRecord) -> str:
@@ -346,7 +347,7 @@ def _of(records: Collection[TokenRecord], caller: str, path: Path) -> list[Token
 @contextmanager
 def _changed(path: Path) -> Iterator[list[TokenRecord]]:
     """Yield the tokens in `path` to be changed, under a lock; write them if the block succeeds."""
-    with _locked(path.resolve().parent):
+    with _locked(Path(os.path.realpath(path)).parent):
         records = list(read_tokens(path)) if path.exists() else []
         yield records
         write_tokens(path, records)

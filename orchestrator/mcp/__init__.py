@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from ...protocols import ConfigError
 from ...protocols.address import is_loopback
 from ...protocols.items import Source, Tier
-from ...protocols.lazy import data_folder, replace_text
+from ...protocols.lazy import data_folder, hint_for, replace_text
 from ...protocols.steps import JsonSchema, Value
 from ..task.stores import VariableName
 from ..task.tools import DEFAULT_RESULT_LIMIT, DEFAULT_TIME_LIMIT, Effect
@@ -215,5 +215,6 @@ def write_pins(config: McpServerConfig, tools: Iterable[PinnedTool]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_text(path, json.dumps(pins.model_dump(mode="json"), ensure_ascii=False, indent=1), mode=0o600)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="NEARFAR_HOME names another folder") from error
+        hint = hint_for(error, "NEARFAR_HOME names another folder")
+        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
     return path

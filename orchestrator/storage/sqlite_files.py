@@ -47,7 +47,7 @@ _HINTS: Final[dict[int | None, str]] = {
     sqlite3.SQLITE_IOERR: "check the disk: it may be full or failing; acknowledged writes are kept",
     sqlite3.SQLITE_READONLY: "the file and its folder must be writable",
     sqlite3.SQLITE_PERM: "the file and its folder must be readable and writable",
-    sqlite3.SQLITE_CANTOPEN: "the folder must exist and be writable",
+    sqlite3.SQLITE_CANTOPEN: "the file and its folder must be readable and writable",
 }
 
 
@@ -200,7 +200,7 @@ def prepare(path: str, naming: Naming) -> None:
             os.chmod(path, _OWNER_ONLY)
     except OSError as error:
         message = f"the {naming.what} {path} cannot be opened: {error.strerror}"
-        raise StoreUnavailable(message, hint="check the folder's permissions") from error
+        raise StoreUnavailable(message, hint="the file and its folder must be yours, readable and writable") from error
 
 
 def _create(path: str) -> None:

@@ -134,3 +134,26 @@ def test_a_new_file_is_not_made_where_a_link_points(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError), creating(path):
         pass
     assert os.listdir(tmp_path) == ["new.html"]
+
+
+def test_a_pipe_without_a_reader_is_an_error_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="nothing reads from it"):
+        replace_text(pipe, "new")
+
+
+def test_a_pipe_with_a_reader_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    replace_text(pipe, "new")
+    assert os.read(reader, 10) == b"new"
+    os.close(reader)
+
+
+def test_a_circle_of_links_is_an_error(tmp_path: Path) -> None:
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    with pytest.raises(OSError, match="circle"):
+        replace_text(circle, "new")

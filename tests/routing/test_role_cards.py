@@ -213,6 +213,7 @@ def test_a_card_that_the_disk_has_no_room_for_leaves_the_old_one(
         failed = CliRunner().invoke(app, ["policy", "card", "export", "shared.json"])
     assert failed.exit_code == 2
     assert "cannot be written" in failed.output
+    assert "free some space" in failed.output
     assert (tmp_path / "shared.json").read_bytes() == before
 
 

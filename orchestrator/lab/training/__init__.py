@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ....protocols import ConfigError
-from ....protocols.lazy import replacing
+from ....protocols.lazy import hint_for, replacing
 from ...routing.head import CARD, LIKENESS, SURFACE, WORDS, Blend, HeadCard, HeadPart, checksum
 from ...routing.training import ClassLogits, Examples, fit_classes, folds_of
 from ...util.embedding import EARLY_WIDTH, NAME
@@ -211,7 +211,8 @@ def write_head(parts: HeadParts, folder: Path) -> None:
             checksums = {name: checksum(written[name]) for name in names if name != CARD}
             written[CARD].write_text(card.model_copy(update={"checksums": checksums}).model_dump_json(indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"the head cannot be written to {folder}: {error}", hint="name a folder that can be written") from error
+        hint = hint_for(error, "name a folder that can be written")
+        raise ConfigError(f"the head cannot be written to {folder}: {error}", hint=hint) from error
 
 
 def _save_words(part: WordsPart, path: Path) -> None:
