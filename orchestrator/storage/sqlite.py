@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from ...protocols import StoreUnavailable
 from ...protocols.lazy import CLOSED_ON_EXEC
 from . import Tables, create_if_missing
-from .sqlite_files import LOG, PRIMARY_CODE, Driver, FileIdentity, Naming, check_plain, driver_for, identity, is_foreign, prepare
+from .sqlite_files import LOG, LOG_INDEX, PRIMARY_CODE, Driver, FileIdentity, Naming, check_plain, driver_for, identity, is_foreign, prepare
 
 T = TypeVar("T")
 _PAUSE: Final = 0.01
@@ -97,8 +97,8 @@ class SqliteConnections:
         self._writer: Connection | None = None
         self._readers: list[Connection] = []
         self._file: FileIdentity | None = None
-        self._logs: dict[Connection, FileIdentity | None] = {}
-        """The log of each open connection: SQLite removes a log only after the last connection of all processes."""
+        self._logs: dict[Connection, dict[str, FileIdentity]] = {}
+        """The log and its index of each open connection. SQLite removes them only with the last connection of all processes."""
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -199,7 +199,7 @@ class SqliteConnections:
             self._check_file()  # else SQLite would create an empty one
         connection = retry_while_busy(self._connect, seconds=LOCK_TIMEOUT, errors=self._driver.errors)
         self._file = self._file or identity(self._path)
-        self._logs[connection] = identity(self._path + LOG)
+        self._logs[connection] = {}
         return connection
 
     def _check_file(self) -> None:
@@ -209,11 +209,13 @@ class SqliteConnections:
     def _check_files(self, connection: Connection) -> None:
         """Raise `StoreUnavailable` if what is written now would go into a file without a name, and end with the connection."""
         self._check_file()
-        log = identity(self._path + LOG)
-        if self._logs[connection] is None:  # SQLite makes it with the first transaction on a new file
-            self._logs[connection] = log
-        elif self._logs[connection] != log:
-            raise self._lost(self._path + LOG)
+        known = self._logs[connection]
+        for path in (self._path + LOG, self._path + LOG_INDEX):
+            found = identity(path)
+            if path in known and known[path] != found:
+                raise self._lost(path)
+            if found is not None:  # on a new file, SQLite makes them with the first transaction
+                known[path] = found
 
     def _lost(self, path: str) -> StoreUnavailable:
         message = f"{path} was removed or replaced while this process had the {self._naming.what} open"

@@ -163,7 +163,7 @@ def note(database: SqliteDatabase, text: str) -> None:
         connection.execute("INSERT INTO notes VALUES (?)", (text,))
 
 
-@pytest.mark.parametrize("suffix", ["", "-wal"])
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
 def test_nothing_is_written_into_a_file_that_was_removed(opened: SqliteDatabase, path: Path, suffix: str) -> None:
     Path(f"{path}{suffix}").unlink()
     with pytest.raises(StoreUnavailable, match="removed or replaced"):
