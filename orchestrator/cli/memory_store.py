@@ -1,5 +1,6 @@
 """Open the memory that the commands work on, export it, import into it, and recover it."""
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -87,7 +88,7 @@ def open_store(choice: StoreChoice, *, creates: bool = False) -> Iterator["Memor
     config = chosen_memory(choice)
     database = choice.store if choice.store is not None and is_postgres(choice.store) else None
     path = memory_path(config)
-    if database is None and path is not None and not creates and not path.exists():
+    if database is None and path is not None and not creates and not os.path.lexists(path):
         hint = "`nearfar memory add` and `import` create one, and so do tasks with [memory]"
         raise NotFound(f"there is no memory at {path} yet", hint=hint)
     store = open_memory(config, database=database)

@@ -88,12 +88,15 @@ class Owner:
 
 
 def is_locked(file: Path) -> bool:
-    """Return whether a live owner holds the file."""
+    """Return whether a live owner holds the file. Raises `StoreUnavailable` if it cannot be opened."""
     locks = file_locks("telling which processes are alive")
     try:
         opened = os.open(file, os.O_RDWR | CLOSED_ON_EXEC)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        hint = "remove it: it is no file of a running process of yours"
+        raise StoreUnavailable(f"{file} cannot be used: {error.strerror}", hint=hint) from error
     try:
         locks.flock(opened, locks.LOCK_SH | locks.LOCK_NB)
     except BlockingIOError:

@@ -1,6 +1,7 @@
 """SQLite files: their drivers, permissions and errors, and how commits reach the disk."""
 
 import contextlib
+import errno
 import os
 import re
 import sqlite3
@@ -25,7 +26,11 @@ def make_private(folder: Path) -> None:
     """
     missing = [part for part in folder.parents if not part.exists()]
     for part in (*reversed(missing), folder):
-        part.mkdir(mode=_OWNERS_FOLDER, exist_ok=True)
+        try:
+            part.mkdir(mode=_OWNERS_FOLDER, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            wrong = next(path for path in (part, *part.parents) if os.path.lexists(path))
+            raise NotADirectoryError(errno.ENOTDIR, f"{wrong} is no folder", str(wrong)) from None
 
 
 PRIMARY_CODE: Final = 0xFF

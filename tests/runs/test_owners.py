@@ -84,3 +84,11 @@ def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(StoreUnavailable, match="cannot be used"):
         Owner(tmp_path / "file")
+
+
+def test_what_is_no_owners_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    mine = Owner(tmp_path)
+    (tmp_path / "strange.owner").mkdir()
+    with pytest.raises(StoreUnavailable, match=r"strange\.owner"):
+        mine.sweep()
+    mine.close()

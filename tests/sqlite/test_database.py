@@ -193,3 +193,9 @@ def test_a_file_that_is_put_back_is_used_again(opened: SqliteDatabase, path: Pat
     path.with_name("moved").rename(path)
     note(opened, "kept")
     assert notes(opened) == ["kept"]
+
+
+def test_a_file_where_the_folder_should_be_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("mine")
+    with pytest.raises(StoreUnavailable, match="runs is no folder"):
+        SqliteDatabase(tmp_path / "runs" / "more" / "runs.db", NAMING)
