@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from ...protocols import ConfigError, NearfarError, StoreCorrupt, StoreUnavailable
 from ...protocols.lazy import CLOSED_ON_EXEC
@@ -77,6 +78,8 @@ SUFFIXES: Final = ("", LOG, LOG_INDEX)
 """Suffixes of the database, its write-ahead log, and the log's index, to which SQLite gives the database's permissions."""
 _OWNER_ONLY: Final = 0o600
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_UNLOCKED: Final = "?immutable=1"
+"""End of the URI of a file that is read as it is (https://www.sqlite.org/uri.html#uriimmutable)."""
 _creating: Final = threading.Lock()
 
 
@@ -120,6 +123,8 @@ class Driver:
     """Opens connections."""
 
     connect: Callable[[str], sqlite3.Connection]
+    connect_unlocked: Callable[[str], sqlite3.Connection]
+    """Opens a file for reading as it is on the disk: without its log, and without a lock that would keep others from changing it."""
     errors: type[Exception]
     """Class of the errors that its connections raise."""
 
@@ -131,12 +136,24 @@ def driver_for(key: Callable[[], str] | None, application: int) -> Driver:
     A file with tables that is not marked as one of `application` stays as it is. Raises `ConfigError` if sqlcipher3 is not installed.
     """
     if key is None:
-        return Driver(lambda path: _connect(sqlite3, path, None, application), sqlite3.Error)
+        return _driver(sqlite3, lambda: None, application)
     try:
         from sqlcipher3 import dbapi2
     except ImportError as error:
         raise ConfigError("an encrypted file needs sqlcipher3", hint="pip install 'nearfar[encryption]'") from error
-    return Driver(lambda path: _connect(dbapi2, path, _literal(key()), application), dbapi2.Error)
+    return _driver(dbapi2, lambda: _literal(key()), application)
+
+
+def _driver(
+    module: Any,  # noqa: ANN401  # sqlite3, or what has the same names and no types
+    key: Callable[[], str | None],
+    application: int,
+) -> Driver:
+    return Driver(
+        connect=lambda path: _connect(module, path, key(), application),
+        connect_unlocked=lambda path: _connect(module, f"file:{quote(path)}{_UNLOCKED}", key(), application),
+        errors=module.Error,
+    )
 
 
 def _literal(key: str) -> str:
@@ -166,7 +183,7 @@ def _connect(
             connection.execute(f"PRAGMA key = {key}")
         for pragma in PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
-        if not is_foreign(connection, application):
+        if not is_foreign(connection, application) and not path.endswith(_UNLOCKED):
             connection.execute(_OWN_FILE)
         failing.pop_all()
     return connection

@@ -4,9 +4,9 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,9 @@ from nearfar.protocols import StoreCorrupt, StoreUnavailable
 NAMING = Naming("run store", recovery="name another folder")
 NOTES = Tables("notes", 1, "CREATE TABLE notes (note TEXT NOT NULL);\nCREATE INDEX by_note ON notes (note);\n")
 PLACES = Tables("places", 3, "CREATE TABLE places (place TEXT NOT NULL);\n")
+
+
+NoRoom = Callable[[int], AbstractContextManager[None]]
 
 
 @pytest.fixture
@@ -199,3 +202,45 @@ def test_a_file_where_the_folder_should_be_is_an_error_that_names_it(tmp_path: P
     (tmp_path / "runs").write_text("mine")
     with pytest.raises(StoreUnavailable, match="runs is no folder"):
         SqliteDatabase(tmp_path / "runs" / "more" / "runs.db", NAMING)
+
+
+@pytest.fixture
+def kept(path: Path) -> Path:
+    with closing(SqliteDatabase(path, NAMING)) as database:
+        database.require(NOTES)
+        note(database, "kept")
+    return path
+
+
+def test_a_full_disk_can_be_read_and_is_written_to_when_there_is_room(kept: Path, no_room: NoRoom) -> None:
+    with no_room(1_000):
+        database = SqliteDatabase(kept, NAMING)
+        database.require(NOTES)
+        assert notes(database) == ["kept"]
+        with pytest.raises(StoreUnavailable, match="disk I/O error"):
+            note(database, "lost")
+    note(database, "more")
+    assert notes(database) == ["kept", "more"]
+    database.close()
+
+
+def test_a_log_with_writes_is_not_left_out_on_a_full_disk(kept: Path, tmp_path: Path, no_room: NoRoom) -> None:
+    copied = tmp_path / "copied.db"
+    with closing(SqliteDatabase(kept, NAMING)) as database:
+        note(database, "in the log")
+        for suffix in ("", "-wal"):
+            Path(f"{copied}{suffix}").write_bytes(Path(f"{kept}{suffix}").read_bytes())
+    with no_room(1_000), pytest.raises(StoreUnavailable, match="disk I/O error"):
+        SqliteDatabase(copied, NAMING)
+    with closing(SqliteDatabase(copied, NAMING)) as database:
+        assert notes(database) == ["kept", "in the log"]
+
+
+def test_what_changes_while_it_is_read_on_a_full_disk_is_an_error(kept: Path, no_room: NoRoom) -> None:
+    def read() -> None:
+        with database.reading() as connection:
+            connection.execute("SELECT note FROM notes").fetchall()
+            os.utime(kept)
+
+    with no_room(1_000), closing(SqliteDatabase(kept, NAMING)) as database, pytest.raises(StoreUnavailable, match="disk I/O error"):
+        read()
