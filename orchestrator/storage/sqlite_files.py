@@ -47,8 +47,8 @@ _CORRUPT: Final = frozenset(
     }
 )
 _HINTS: Final[dict[int | None, str]] = {
-    sqlite3.SQLITE_BUSY: "another process is writing for very long; try again",
-    sqlite3.SQLITE_LOCKED: "another process is writing for very long; try again",
+    sqlite3.SQLITE_BUSY: "another process holds it for very long, or its file system has no locks; try again, or use another disk",
+    sqlite3.SQLITE_LOCKED: "another process holds it for very long, or its file system has no locks; try again, or use another disk",
     sqlite3.SQLITE_FULL: "free some disk space; acknowledged writes are kept",
     sqlite3.SQLITE_IOERR: "check the disk: it may be full or failing; acknowledged writes are kept",
     sqlite3.SQLITE_READONLY: "the file and its folder must be writable",
