@@ -9,14 +9,13 @@ from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 from pydantic import Field, ValidationError
 
 from ..protocols import ConfigError, Prices
 from ..protocols.attachments import Value
-from ..protocols.lazy import data_folder
+from ..protocols.lazy import data_folder, hint_for, replace_text
 
 
 class PriceLine(Prices):
@@ -118,11 +117,10 @@ def keep_imported(lines: tuple[PriceLine, ...]) -> Path:
     table = ImportedTable(imported=datetime.now(UTC).date(), price=lines)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
-            file.write(json.dumps(table.model_dump(mode="json", exclude_defaults=True), indent=1) + "\n")
-        Path(file.name).replace(path)
+        replace_text(path, json.dumps(table.model_dump(mode="json", exclude_defaults=True), indent=1) + "\n", mode=0o600)
     except OSError as error:
-        raise ConfigError(f"the prices cannot be kept in {path}: {error.strerror}", hint="set NEARFAR_HOME to a folder of yours") from error
+        hint = hint_for(error, "set NEARFAR_HOME to a folder of yours")
+        raise ConfigError(f"the prices cannot be kept in {path}: {error.strerror}", hint=hint) from error
     return path
 
 

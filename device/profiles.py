@@ -15,13 +15,12 @@ from itertools import cycle, islice
 from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 import anyio
 from pydantic import AwareDatetime, Field, ValidationError
 
 from ..protocols import EnergySource, Execution, Finished, Message, ModelError, Performance, StepRequest, ToolChoice, ToolSpec, complete
-from ..protocols.lazy import state_folder
+from ..protocols.lazy import replace_text, state_folder
 from ..protocols.steps import Value
 from .energy import EnergyInterval, Measuring, Meter, open_reader
 from .hardware.processors import CPU, read_cpu
@@ -127,12 +126,7 @@ def save_profile(profile: Profile, folder: Path | None = None) -> Path:
     engine, provider, card = _processor(profile.execution)
     device = hashlib.sha256(f"{profile.device}\n{card}".encode()).hexdigest()
     path = folder / f"{profile.model.sha256[:_KEY_LENGTH]}-{engine}-{provider}-{device[:_KEY_LENGTH]}.json"
-    temporary = path.with_suffix(f".{uuid4().hex}")  # Another process may be saving the same one.
-    try:
-        temporary.write_text(json.dumps(profile.model_dump(mode="json"), indent=1), encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_text(path, json.dumps(profile.model_dump(mode="json"), indent=1))
     return path
 
 

@@ -7,7 +7,6 @@ this one without its private key, and either fails.
 
 import ipaddress
 import logging
-import os
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from .address import Address, fingerprint_of
 from .errors import ConfigError, Unavailable
+from .lazy import creating
 
 if TYPE_CHECKING:
     import grpc  # imported where it is used: servers of HTTP need the rest of this module alone
@@ -186,9 +186,9 @@ def _make_pair(certificate: Path, key: Path, hosts: Sequence[str]) -> None:
     )
     pem = serialization.Encoding.PEM
     written = private.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(written)
-    certificate.write_bytes(made.public_bytes(pem))
+    with creating(key, mode=0o600) as fresh_key, creating(certificate) as fresh_certificate:  # both or none
+        fresh_key.write_bytes(written)
+        fresh_certificate.write_bytes(made.public_bytes(pem))
 
 
 def _general_name(host: str) -> "GeneralName":

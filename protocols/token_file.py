@@ -22,7 +22,6 @@ import re
 import secrets
 import stat
 import sys
-import tempfile
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ from typing import Final
 import anyio
 
 from .errors import ConfigError, NotFound
-from .lazy import file_locks
+from .lazy import file_locks, hint_for, replace_text
 from .security import ANY_CERTIFICATE, Scope, TokenRecord, Tokens, hashed, is_digest, system_time, token_records
 
 logger = logging.getLogger(__name__)
@@ -111,29 +110,11 @@ def render_tokens(records: Iterable[TokenRecord]) -> str:
 
 def write_tokens(path: Path, records: Iterable[TokenRecord]) -> None:
     """Replace `path` atomically, so that no reader sees half a file. Raise `ConfigError` if that fails."""
-    target = path.resolve()  # a link stays one
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # which only its owner can read
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(render_tokens(records))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, target)
-            _sync_folder(target.parent)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        replace_text(path, render_tokens(records), mode=0o600)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="give a path in a folder of your own") from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a loss of power: a revoked token must not come back."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        hint = hint_for(error, "give a path in a folder of your own")
+        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint=hint) from None
 
 
 def _rendered(record: TokenRecord) -> str:
@@ -366,7 +347,7 @@ def _of(records: Collection[TokenRecord], caller: str, path: Path) -> list[Token
 @contextmanager
 def _changed(path: Path) -> Iterator[list[TokenRecord]]:
     """Yield the tokens in `path` to be changed, under a lock; write them if the block succeeds."""
-    with _locked(path.resolve().parent):
+    with _locked(Path(os.path.realpath(path)).parent):
         records = list(read_tokens(path)) if path.exists() else []
         yield records
         write_tokens(path, records)

@@ -1,9 +1,11 @@
 """Fixtures for all tests."""
 
 import ipaddress
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 from uuid import uuid4
 
@@ -49,6 +51,22 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEARFAR_HOME", str(tmp_path_factory.mktemp("home")))
         yield
+
+
+@pytest.fixture
+def no_room() -> Callable[[int], AbstractContextManager[None]]:
+    """Let no file of this process grow beyond so many bytes within a block, as if the disk were full."""
+
+    @contextmanager
+    def limit(largest_file: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limit
 
 
 @pytest.fixture

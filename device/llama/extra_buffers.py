@@ -11,7 +11,6 @@ makes one pass through the shipped model in each weight format; `on` or `off` sa
 import ctypes
 import hashlib
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -20,14 +19,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
-from uuid import uuid4
 
 import llama_cpp
 import llama_cpp.llama_cpp
 from pydantic import ValidationError
 
 from ...protocols import ModelError
-from ...protocols.lazy import state_folder
+from ...protocols.lazy import replace_text, state_folder
 from ...protocols.steps import Value
 from ..hardware.processors import read_cpu
 from .devices import keep_log
@@ -167,14 +165,11 @@ def _read_answer(path: Path) -> ExtraBuffers | None:
 
 
 def _write_answer(path: Path, found: ExtraBuffers) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{uuid4().hex}")  # Another process may be keeping the same.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(found.model_dump_json(), encoding="utf-8")
-        temporary.replace(path)
+        replace_text(path, found.model_dump_json())
     except OSError as error:
         logger.warning("%s cannot be written, so llama.cpp is tried again at the next start: %s", path, error)
-        _remove(temporary)
 
 
 def _remove(path: Path) -> None:

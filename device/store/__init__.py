@@ -5,7 +5,6 @@ The list is one JSON file that processes share: written atomically, and changed 
 
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from ...protocols import ConfigError, ModelError, ModelNotFound, NearfarError
-from ...protocols.lazy import data_folder
+from ...protocols.lazy import data_folder, replace_text
 from ...protocols.steps import Value
 from ..gguf import check_part, model_parts, read_header
 from .download import Progress, content_of, locked, sha256_of
@@ -101,12 +100,7 @@ class Index:
         with locked(self._folder / "index.lock"):
             models = self.read()
             yield models
-            temporary = self._path.with_suffix(".tmp")
-            with temporary.open("w", encoding="utf-8") as file:
-                json.dump({"models": [model.model_dump(mode="json") for model in models.values()]}, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._path)
+            replace_text(self._path, json.dumps({"models": [model.model_dump(mode="json") for model in models.values()]}, indent=1))
 
 
 _ONNX_CONFIGURATION: Final = "genai_config.json"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import ConfigError, Unavailable
-from ...protocols.lazy import data_folder
+from ...protocols.lazy import data_folder, replacing
 from .download import Progress, Transfer
 
 if TYPE_CHECKING:
@@ -143,7 +143,5 @@ def _unpack(package: _Package, archive: Path, folder: Path) -> None:
             source = packed.extractfile(path)
             if source is None:
                 raise ConfigError(f"{archive.name} has no {path}")
-            partial = folder / f"{name}.partial"
-            with source, partial.open("wb") as written:
+            with source, replacing(folder / name) as fresh, fresh.open("wb") as written:
                 shutil.copyfileobj(source, written)
-            partial.replace(folder / name)

@@ -4,7 +4,6 @@ The cache has the layout that Hugging Face's own programs use, so that no file i
 https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
-import errno
 import hashlib
 import os
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ...protocols import ConfigError, NearfarError, Unavailable
-from ...protocols.lazy import file_locks
+from ...protocols.lazy import file_locks, is_full, replace_text
 
 if TYPE_CHECKING:
     import httpx
@@ -35,7 +34,6 @@ Progress = Callable[[str, int, int], None]
 _BLOCK: Final = 1 << 20
 _MOST_FAILURES: Final = 5
 """In a row, without a byte in between."""
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PARTIAL_CONTENT: Final = 206
 _RANGE_NOT_SATISFIABLE: Final = 416
 
@@ -137,7 +135,7 @@ class Transfer:
             raise ConfigError(message, hint="free some space, or set HF_HUB_CACHE to a folder on another disk")
 
     def _explain(self, error: OSError) -> OSError | ConfigError:
-        if error.errno not in _FULL:
+        if not is_full(error):
             return error
         message = f"the disk is full: {self._have()} of the {self.size} bytes of {self.title} are in {self.partial.parent}"
         return ConfigError(message, hint="free some space and run it again: the download resumes; or set HF_HUB_CACHE to another disk")
@@ -176,7 +174,7 @@ def content_of(path: Path) -> Path | None:
     snapshots = next((parent for parent in path.parents if parent.name == "snapshots"), None)
     if snapshots is None:
         return None
-    content = path.resolve()
+    content = Path(os.path.realpath(path))  # `resolve` raises for a circle of links
     if path.is_symlink():
         return content if content.parent == (snapshots.parent / "blobs").resolve() else None
     return content if content.is_relative_to(snapshots.resolve()) else None
@@ -228,7 +226,7 @@ class HubCache:
         path = self._repository(repository) / "refs" / revision
         if revision != commit:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(commit, encoding="utf-8")
+            replace_text(path, commit)
 
     def commit(self, repository: str, revision: str) -> str | None:
         """Return the commit that `revision` was when it was last looked up; None: unknown."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...protocols import Finished, StepReply, StoreCorrupt, StoreError, StoreUnavailable, Usage
 from ..storage.sqlite import empty_log, retry_while_busy
-from ..storage.sqlite_files import is_foreign, make_private
+from ..storage.sqlite_files import FileIdentity, identity, is_foreign, make_private
 
 if TYPE_CHECKING:
     from ..memory.store import MemoryStore
@@ -68,6 +68,7 @@ class CacheDatabase:
         self.path = path
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._file: FileIdentity | None = None
         self._process = os.getpid()
 
     @contextmanager
@@ -110,8 +111,12 @@ class CacheDatabase:
     def _connect(self) -> sqlite3.Connection:
         if self._process != os.getpid():  # A connection must not cross a fork, not even to be closed.
             self._connection, self._process = None, os.getpid()
+        if self._connection is not None and identity(os.fspath(self.path)) != self._file:  # the user may delete it at any time
+            self._connection.close()
+            self._connection = None
         if self._connection is None:
             self._connection = retry_while_busy(self._open_or_recreate, seconds=_WAIT_SECONDS)
+            self._file = identity(os.fspath(self.path))
         return self._connection
 
     def _open_or_recreate(self) -> sqlite3.Connection:

@@ -3,10 +3,10 @@
 import asyncio
 import getpass
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -15,6 +15,7 @@ import typer
 from rich.text import Text
 
 from ...protocols import ConfigError, Sensitivity
+from ...protocols.lazy import creating, hint_for
 from ...protocols.secrets import StoredKey
 from ..compose import EMBEDDED, anchored_model, far_handle, find_servers, how_to_set, model_store, parse_far, parse_near
 from ..compose.config import Config, holds_secret, named_variables, parse_config, provider_keys, usual_variable
@@ -246,7 +247,7 @@ def _usable_amount(text: str) -> float:
 def _from(file: Path, model: str) -> str:
     """Return the model as the file has to name it, since relative paths in it start at its own folder."""
     here = Path.cwd()
-    return model if file.parent.resolve() == here.resolve() else anchored_model(model, here)
+    return model if os.path.realpath(file.parent) == os.path.realpath(here) else anchored_model(model, here)
 
 
 def _text(file: Path, answers: Answers) -> str:
@@ -274,15 +275,13 @@ def _quoted(text: object) -> str:
 
 def _write(path: Path, text: str) -> None:
     try:
-        with ExitStack() as failing, path.open("x", encoding="utf-8") as opened:
-            failing.callback(path.unlink)  # half a file would be in the way of the next try
-            opened.write(text)
-            opened.flush()
-            failing.pop_all()
+        with creating(path) as fresh:  # half a file would be in the way of the next try
+            fresh.write_text(text, encoding="utf-8")
     except FileExistsError:
         raise ConfigError(f"{path} exists already", hint="edit it, or name another file") from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="check the folder, its disk and its permissions") from error
+        hint = hint_for(error, "check the folder and its permissions")
+        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
 
 
 def _end_lines(path: Path, answers: Answers) -> Iterator[Line]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.text import Text
 
-from ...protocols import ConfigError, InvalidRequest, NotFound, VersionConflict
+from ...protocols import ConfigError, InvalidRequest, NotFound, StoreUnavailable, VersionConflict
 from ...protocols.items import ItemAddress, Source, Tier, namespace_text, parse_namespace
 from ..memory.erasing import Erased
 from ..memory.in_tasks import NOTES, note_key
@@ -97,6 +97,11 @@ def edit_item(
             path = _keep_draft(_as_text(new))
             hint = f"what you wrote is kept in {path}: look at what it says now, then `edit --value - < {path}`"
             raise VersionConflict(f"{address_text(address)} was changed while you edited it", hint=hint) from error
+        except (InvalidRequest, StoreUnavailable) as error:  # it is too large, or the disk is full
+            if not uses_editor:
+                raise
+            path = _keep_draft(_as_text(new))
+            raise type(error)(error.message, hint=f"what you wrote is kept in {path}; then `edit --value - < {path}`") from error
         _tell("is written", address, version, as_json=as_json)
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TextIO
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ...protocols import ConfigError, NotFound
 from ...protocols.items import Source, Tier, parse_namespace
+from ...protocols.lazy import creating
 from ..memory import memory_path, open_memory, recover_memory
 from ..task.stores import MemoryConfig
 from . import options
@@ -87,7 +88,7 @@ def open_store(choice: StoreChoice, *, creates: bool = False) -> Iterator["Memor
     config = chosen_memory(choice)
     database = choice.store if choice.store is not None and is_postgres(choice.store) else None
     path = memory_path(config)
-    if database is None and path is not None and not creates and not path.exists():
+    if database is None and path is not None and not creates and not os.path.lexists(path):
         hint = "`nearfar memory add` and `import` create one, and so do tasks with [memory]"
         raise NotFound(f"there is no memory at {path} yet", hint=hint)
     store = open_memory(config, database=database)
@@ -220,16 +221,12 @@ def _write(lines: Iterable[str], file: TextIO) -> int:
 
 @contextmanager
 def _create_file(path: Path) -> Iterator[TextIO]:
-    """Create a file that only its owner may read; remove it again if the block fails."""
+    """Create a file that only its owner may read, and that appears when all of it is written."""
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with creating(path, mode=0o600) as fresh, fresh.open("w", encoding="utf-8") as file:
+            yield file
     except FileExistsError:
         raise ConfigError(f"{path} is there already", hint="name another file: an export overwrites nothing") from None
-    with ExitStack() as failing:
-        failing.callback(path.unlink, missing_ok=True)  # also at Ctrl-C
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            yield file
-        failing.pop_all()
 
 
 @contextmanager

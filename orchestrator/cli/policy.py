@@ -9,6 +9,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...protocols import ConfigError
+from ...protocols.lazy import hint_for
 from ..compose.config import Config
 from ..compose.policy_file import config_findings, config_schema
 from ..routing.drafts import DEFAULT_CARD, baked, bind, by_role, is_by_role, opinions_of
@@ -129,7 +130,7 @@ def _write(card: EscalationCard, out: Path) -> None:
         Escalation(card).save(out)
     except OSError as error:
         raise ConfigError(
-            f"{out} cannot be written: {error.strerror or error}", hint="name a file in a folder that you may write to"
+            f"{out} cannot be written: {error.strerror or error}", hint=hint_for(error, "name a file in a folder that you may write to")
         ) from error
 
 

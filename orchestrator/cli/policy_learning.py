@@ -12,6 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from ...protocols import ConfigError, Sensitivity, Side
+from ...protocols.lazy import replace_text
 from ..lab.figures import require_matplotlib
 from ..lab.replay import RecordedCascade, has_drafts
 from ..lab.replay.calibration import RouterCalibration, target_of
@@ -99,7 +100,7 @@ def train(
         if learned.escalation is not None:
             learned.escalation.save(out / ESCALATION)
         figures = {"report": trained.report.model_dump(mode="json"), "evidence": learned.summary()}
-        (out / REPORT).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        replace_text(out / REPORT, json.dumps(figures, indent=2) + "\n")
         escalation = None if learned.escalation is None else str(out / ESCALATION)
         data = {"head": str(out), "escalation": escalation, "stop_below": learned.stop_below, **figures}
         for warning in (*(warning for pair in trained.report.pairs for warning in pair.warnings), *learned.warnings):

@@ -23,6 +23,7 @@ from rich.table import Column, Table
 from rich.text import Text, TextType
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError, StoreError, UserError
+from ...protocols.lazy import hint_for
 from ..util.text import printable
 
 Cell = str | Text
@@ -286,8 +287,7 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         problem = reason if error.filename is None else f"{error.filename}: {reason}"
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        hint = "free some space, or choose another folder" if is_full else "check that the path exists and that you may read and write it"
+        hint = hint_for(error, "check that the path exists and that you may read and write it")
         fail(ConfigError(problem, hint=hint), as_json=as_json)
 
 

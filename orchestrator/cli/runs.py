@@ -1,6 +1,5 @@
 """`nearfar runs`, `nearfar trace` and `nearfar privacy`: durable runs, what happened in one and why, and what left this device."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError, NotFound
+from ...protocols.lazy import replace_text
 from ..runs import Run, RunState, title
 from ..runs.erasing import open_store, rewrite
 from ..runs.leases import RunDetails, read_details
@@ -254,7 +254,8 @@ def show_trace(
         if html is not None:
             from ..tracing.page import trace_page
 
-            _write_private(html, trace_page(chosen, entries))
+            # Links are not followed: others may have put them there.
+            replace_text(html, trace_page(chosen, entries), mode=0o600, follows_links=False)
     look_ups = look_ups_of(entries)
     lines: list[Line] = [] if as_json else [_tree(chosen, rows_of(entries)), *([] if look_ups is None else [str(look_ups)])]
     if html is not None:
@@ -381,14 +382,6 @@ def _row_text(row: TraceRow) -> Text:
         line.append(f"  [{label_text(row.label)}]", style="magenta")
     said = row.text if row.kind == "decision" else shorten(row.text, _SHOWN)
     return line if not said else line.append(f"\n{said}", style="dim")
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that its owner alone may read, also if it exists already. Links are not followed: others may have put them there."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600), "w", encoding="utf-8") as file:
-        if hasattr(os, "fchmod"):  # which Windows has not
-            os.fchmod(file.fileno(), 0o600)
-        file.write(text)
 
 
 def _blame_lines(found: "Blame") -> Iterator[Line]:

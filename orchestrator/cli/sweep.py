@@ -16,6 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...protocols import ConfigError, Unavailable, WorkerCrashed
+from ...protocols.lazy import replace_text
 from ..compose import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig, runs_on_onnx
 from ..compose.hub import ServeConfig
 from ..lab.figures import require_matplotlib
@@ -138,7 +139,7 @@ async def demo(
         story = await _tell_story(bench, shown=not as_json)
         records = await _run_all(bench, _demo_study(tasks, seed))
     outcomes = Outcomes(records)
-    report.write_text(render_sweep(outcomes, missing=0, title=_DEMO_TITLE, story=story), encoding="utf-8")
+    replace_text(report, render_sweep(outcomes, missing=0, title=_DEMO_TITLE, story=story))
     _refuse_failed_configuration(records)
     figures = search_figures(records)
     told = story_figures(story, _STORY_FIELDS)
@@ -235,7 +236,7 @@ def _train(records: Sequence[RunRecord], folder: Path, call_price: float) -> Pat
         warn(f"no navigator is trained: {error}")
         return None
     path = folder / NAVIGATOR
-    path.write_text(card.model_dump_json() + "\n", encoding="utf-8")
+    replace_text(path, card.model_dump_json() + "\n")
     notes.print(f"trained on {card.runs:,} runs: [policy.supervision] navigator = {json.dumps(str(path))}", soft_wrap=True, markup=False)
     return path
 

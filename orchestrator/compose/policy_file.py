@@ -6,7 +6,6 @@ import hashlib
 import inspect
 import logging
 import os
-import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from ...protocols import ConfigError, Side, StoreUnavailable, VersionConflict
+from ...protocols.lazy import replacing
 from ..routing.eligibility import PolicyFinding, unknown_prices
 from ..routing.policy_check import findings, require_usable, role_findings
 from ..task.policy import Policy
@@ -244,19 +244,10 @@ def save_policy(path: Path, text: str, agents: Mapping[str, Side], *, over: str)
     config_with_policy(path, text, agents)
     if read_text(path)[1] != over:
         raise VersionConflict(f"{path} was changed meanwhile", hint="copy your text, reload the page, and edit the new file")
-    target = path.resolve()  # a link stays one
     try:
-        encoding, newline = _form(target)
-        descriptor, fresh = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding=encoding, newline=newline) as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(fresh, target.stat().st_mode)
-            os.replace(fresh, target)
-        finally:
-            Path(fresh).unlink(missing_ok=True)
+        encoding, newline = _form(path)
+        with replacing(path) as fresh:
+            fresh.write_text(text, encoding=encoding, newline=newline)
     except OSError as error:
         raise StoreUnavailable(f"{path} cannot be written: {error.strerror}", hint="the policy in force stays") from error
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ...protocols import ConfigError, Side
+from ...protocols.lazy import replace_text, replacing
 from ..task.modes import Strategy
 from .replay.replayed import Online
 from .replay.simulation import Served, Simulation
@@ -444,9 +445,10 @@ def finish(figure: "Figure", name: str, title: str, folder: Path | None) -> Pict
         figure.patch.set_alpha(0)
         figure.savefig(text, format="svg", metadata={"Date": None})
         if folder is not None:
-            (folder / f"{safe}.svg").write_text(text.getvalue().replace(INK, "#000000"), encoding="utf-8")
+            replace_text(folder / f"{safe}.svg", text.getvalue().replace(INK, "#000000"))
             figure.patch.set_alpha(1)
-            figure.savefig(folder / f"{safe}.png", dpi=150)
+            with replacing(folder / f"{safe}.png") as fresh:
+                figure.savefig(fresh, dpi=150)
     return Picture(safe, title, _inline(text.getvalue(), title))
 
 

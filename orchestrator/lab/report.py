@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from ...protocols.lazy import replace_text
 from ..routing.outcome_records import RunRecord
 from ..util.text import page, table
 from .figures import Picture, draw_regret, draw_simulation, draw_world
@@ -59,10 +60,8 @@ def write_sweep_report(records: Sequence[RunRecord], folder: Path, *, missing: i
     pictures = folder / FIGURES
     pictures.mkdir(exist_ok=True)
     path = folder / SWEEP_REPORT
-    path.write_text(render_sweep(outcomes, missing=missing, title="Nearfar sweep", pictures=pictures), encoding="utf-8")
-    (folder / SWEEP_SUMMARY).write_text(
-        json.dumps(sweep_summary(outcomes, missing=missing), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    replace_text(path, render_sweep(outcomes, missing=missing, title="Nearfar sweep", pictures=pictures))
+    replace_text(folder / SWEEP_SUMMARY, json.dumps(sweep_summary(outcomes, missing=missing), indent=1, ensure_ascii=False) + "\n")
     return path
 
 
@@ -302,8 +301,8 @@ def write_simulation_report(simulation: Simulation, folder: Path) -> Path:
     pictures = folder / FIGURES
     pictures.mkdir(parents=True, exist_ok=True)
     path = folder / SIMULATION_REPORT
-    path.write_text(render_simulation(simulation, pictures), encoding="utf-8")
-    (folder / SIMULATION_SUMMARY).write_text(json.dumps(simulation.summary(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    replace_text(path, render_simulation(simulation, pictures))
+    replace_text(folder / SIMULATION_SUMMARY, json.dumps(simulation.summary(), indent=1, ensure_ascii=False) + "\n")
     return path
 
 

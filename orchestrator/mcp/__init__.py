@@ -3,10 +3,7 @@
 This module has the `[mcp.NAME]` sections, and the pins: the tools of a server as the user has approved them, in a file of the user.
 """
 
-import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -17,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from ...protocols import ConfigError
 from ...protocols.address import is_loopback
 from ...protocols.items import Source, Tier
-from ...protocols.lazy import data_folder
+from ...protocols.lazy import data_folder, hint_for, replace_text
 from ...protocols.steps import JsonSchema, Value
 from ..task.stores import VariableName
 from ..task.tools import DEFAULT_RESULT_LIMIT, DEFAULT_TIME_LIMIT, Effect
@@ -216,12 +213,8 @@ def write_pins(config: McpServerConfig, tools: Iterable[PinnedTool]) -> Path:
     pins = Pins(server=config.shown, tools=tuple(tool.pinned() for tool in tools))
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, name = tempfile.mkstemp(prefix=".pins", dir=path.parent)
-        with contextlib.ExitStack() as cleaning:
-            cleaning.callback(Path(name).unlink, missing_ok=True)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(pins.model_dump(mode="json"), file, ensure_ascii=False, indent=1)
-            os.replace(name, path)
+        replace_text(path, json.dumps(pins.model_dump(mode="json"), ensure_ascii=False, indent=1), mode=0o600)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="NEARFAR_HOME names another folder") from error
+        hint = hint_for(error, "NEARFAR_HOME names another folder")
+        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
     return path

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 from pydantic import Field, FiniteFloat, ValidationError, field_validator, model_validator
 
 from ...protocols import ConfigError
+from ...protocols.lazy import replace_text
 from ...protocols.steps import Value
 from ..task.routing_policy import ObjectiveConfig
 from .answers import Answer
@@ -205,8 +206,8 @@ class Escalation:
         return cls(read_card(path))
 
     def save(self, path: Path) -> None:
-        """Write the card."""
-        path.write_text(self.card.model_dump_json() + "\n", encoding="utf-8")
+        """Write the card. Raises `OSError`."""
+        replace_text(path, self.card.model_dump_json() + "\n")
 
     def require(self, *, draft: str, far: str, looks: Sequence[str]) -> None:
         """Raise `ConfigError` where it was trained for other agents, or for a look that cannot be taken."""

@@ -9,6 +9,7 @@ A ridge regression of the gain is blended in: of how much better each agent does
 needs fewer labels than a regression of each agent's success, since what is hard for all of them cancels out.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -182,6 +183,8 @@ class HeadCard(Value):
     """Mean outcome of each agent in training: all that is known of a prompt that the head cannot judge."""
     trust: float = Field(default=1.0, ge=0, le=1)
     """Share of the head in the gain of the far side, before any outcome; prompt length has the rest."""
+    checksums: Mapping[str, str] = Field(default_factory=dict)
+    """SHA-256 of the other files of the head, by name: training that is killed may leave files of two heads."""
 
     @model_validator(mode="after")
     def _all_are_of_the_same_agents(self) -> "HeadCard":
@@ -283,6 +286,7 @@ class Head:
         self._blends = {frozenset(blend.weights): blend for blend in self.card.blends}
         self._embedder = embedder if self.card.embedder is not None else None
         self._words = read_words(folder / WORDS, agents=len(self.card.agents))
+        self._check(folder / WORDS)
         self._likeness = self._loaded(folder / LIKENESS) if self._embedder is not None else None
 
     def require(self, agents: Sequence[str]) -> None:
@@ -326,12 +330,24 @@ class Head:
             raise ConfigError(f"{path} cannot be read: {error}", hint=_TRAIN) from error
         if found.get_outputs()[0].shape != [len(self.card.agents)]:
             raise _of_another_head(path)
+        self._check(path)
         return found
+
+    def _check(self, path: Path) -> None:
+        """Raise `ConfigError` if the file was written with another card. Heads of earlier versions have no checksums."""
+        expected = self.card.checksums.get(path.name)
+        if expected is not None and checksum(path) != expected:
+            raise _of_another_head(path)
 
     def _of_class(self, name: str) -> Sequence[float] | None:
         """Return the log-odds of the narrowest class on the way to this one that training met."""
         known = self.card.classes
         return next((known[level] for level in reversed(lineage(name)) if level in known), None)
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _of_another_head(path: Path) -> ConfigError:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from ...protocols import StoreUnavailable
 from ...protocols.address import is_readable_path
-from ...protocols.lazy import CLOSED_ON_EXEC, file_locks
+from ...protocols.lazy import CLOSED_ON_EXEC, file_locks, is_full
 from .sqlite_files import make_private
 
 _held: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()
@@ -41,7 +41,7 @@ class Owner:
             unnamed = folder / f"{self.name}.new"
             self._file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | CLOSED_ON_EXEC, 0o600)
             locks.flock(self._file, locks.LOCK_EX | locks.LOCK_NB)
-            os.write(self._file, json.dumps({"process": os.getpid()}).encode())
+            self._sign()
             unnamed.rename(self._path(self.name))
         except OSError as error:
             raise StoreUnavailable(f"{folder} cannot be used: {error.strerror}", hint="check the disk and the permissions") from error
@@ -79,6 +79,14 @@ class Owner:
         """Close the lock file in a forked child, which would otherwise keep its parent's lock alive."""
         os.close(self._file)
 
+    def _sign(self) -> None:
+        """Write the process into the file, for `describe`. On a full disk it stays empty: its lock is what counts."""
+        try:
+            os.write(self._file, json.dumps({"process": os.getpid()}).encode())
+        except OSError as error:
+            if not is_full(error):
+                raise
+
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.owner"
 
@@ -88,12 +96,15 @@ class Owner:
 
 
 def is_locked(file: Path) -> bool:
-    """Return whether a live owner holds the file."""
+    """Return whether a live owner holds the file. Raises `StoreUnavailable` if it cannot be opened."""
     locks = file_locks("telling which processes are alive")
     try:
         opened = os.open(file, os.O_RDWR | CLOSED_ON_EXEC)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        hint = "remove it: it is no file of a running process of yours"
+        raise StoreUnavailable(f"{file} cannot be used: {error.strerror}", hint=hint) from error
     try:
         locks.flock(opened, locks.LOCK_SH | locks.LOCK_NB)
     except BlockingIOError:

@@ -5,13 +5,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from typing import Final, TypeVar
 
-from ...protocols import StoreUnavailable
+from ...protocols import StoreError, StoreUnavailable
 from ...protocols.lazy import CLOSED_ON_EXEC
 from . import Tables, create_if_missing
-from .sqlite_files import LOG, PRIMARY_CODE, Driver, Naming, check_plain, driver_for, is_foreign, prepare
+from .sqlite_files import LOG, LOG_INDEX, PRIMARY_CODE, Driver, FileIdentity, Naming, check_plain, driver_for, identity, is_foreign, prepare
 
 T = TypeVar("T")
 _PAUSE: Final = 0.01
@@ -25,6 +25,10 @@ _inherited: Final[list[object]] = []
 _POLL_SECONDS: Final = 0.05
 APPLICATION: Final = 0x4E667264
 """Marks the file as one of nearfar's (`PRAGMA application_id`)."""
+_NO_ROOM: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+"""Results of SQLite where it cannot create the log and its index."""
+_INDEX_BYTES: Final = 32768
+"""Least size of the index of a log that a process uses (https://www.sqlite.org/walformat.html)."""
 _FORBIDDEN: Final = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
 
 
@@ -96,6 +100,11 @@ class SqliteConnections:
         self._reader_turns = threading.BoundedSemaphore(READERS)
         self._writer: Connection | None = None
         self._readers: list[Connection] = []
+        self._file: FileIdentity | None = None
+        self._logs: dict[Connection, dict[str, FileIdentity]] = {}
+        """The log and its index of each open connection. SQLite removes them only with the last connection of all processes."""
+        self._unlocked: dict[Connection, tuple[Exception, tuple[int, int, int]]] = {}
+        """Connections that read the file as it is, with the reason and the state of the file."""
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -112,11 +121,16 @@ class SqliteConnections:
                 connection = self._writer
                 retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), seconds=LOCK_TIMEOUT, errors=self._driver.errors)
                 try:
-                    yield connection
+                    self._check_files(connection)
+                    with self._unchanged(connection):
+                        yield connection
                     connection.execute("COMMIT")
                 finally:
                     if connection.in_transaction:  # something went wrong; SQLite itself has rolled back after some errors
                         connection.execute("ROLLBACK")
+                    if connection in self._unlocked:
+                        self._writer = None
+                        self._close(connection)
         finally:
             self._writer_turn.release()
 
@@ -128,6 +142,7 @@ class SqliteConnections:
             self._check()
             if self._writer is None:
                 self._writer = self._open()
+            self._check_files(self._writer)
             yield self._writer
 
     @contextmanager
@@ -140,8 +155,10 @@ class SqliteConnections:
             with self._naming.translated(self._path, self._driver.errors):
                 connection = self._checked_out()
                 try:
+                    self._check_files(connection)
                     connection.execute("BEGIN")
-                    yield connection
+                    with self._unchanged(connection):
+                        yield connection
                 finally:
                     self._hand_back(connection)
         finally:
@@ -157,9 +174,9 @@ class SqliteConnections:
             readers, self._readers = self._readers, []
         with self._writer_turn, self._naming.translated(self._path, self._driver.errors):
             for reader in readers:
-                reader.close()
+                self._close(reader)
             if self._writer is not None:
-                self._writer.close()
+                self._close(self._writer)
                 self._writer = None
 
     def _check(self) -> None:
@@ -179,17 +196,80 @@ class SqliteConnections:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         with self._lock:
-            if not self._is_closed:
+            if not self._is_closed and connection not in self._unlocked:
                 self._readers.append(connection)
                 return
+        self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        self._logs.pop(connection, None)
+        self._unlocked.pop(connection, None)
         connection.close()
 
     def _open(self) -> Connection:
-        return retry_while_busy(self._connect, seconds=LOCK_TIMEOUT, errors=self._driver.errors)
-
-    def _connect(self) -> Connection:
+        if self._file is not None:
+            self._check_file()  # else SQLite would create an empty one
         try:
-            connection = self._driver.connect(self._path)
+            connection = retry_while_busy(self._connect, seconds=LOCK_TIMEOUT, errors=self._driver.errors)
+        except self._driver.errors as error:
+            connection = self._open_unlocked(error)
+        self._file = self._file or identity(self._path)
+        self._logs[connection] = {}
+        return connection
+
+    def _open_unlocked(self, reason: Exception) -> Connection:
+        """Open the file for reading only, for one block, where SQLite cannot create the files by which it locks it: on a full disk, or in a
+        folder that cannot be written. No other process has it open then. Raise `reason` if this is not so, or the log has writes."""
+        before = _stamp(self._path)
+        if getattr(reason, "sqlite_errorcode", 0) & PRIMARY_CODE not in _NO_ROOM or before is None:
+            raise reason
+        try:
+            connection = self._connect(unlocked=True)
+        except self._driver.errors:
+            raise reason from None
+        self._unlocked[connection] = (reason, before)
+        return connection
+
+    @contextmanager
+    def _unchanged(self, connection: Connection) -> Iterator[None]:
+        """Raise the reason why the file was opened without locks if the block writes, or if the file was changed while it was read."""
+        if connection not in self._unlocked:
+            yield
+            return
+        reason, before = self._unlocked[connection]
+        try:
+            yield
+        except self._driver.errors:
+            raise reason from None
+        except StoreError:
+            if _stamp(self._path) != before:
+                raise reason from None
+            raise
+        if _stamp(self._path) != before:
+            raise reason
+
+    def _check_file(self) -> None:
+        if identity(self._path) != self._file:
+            raise self._lost(self._path)
+
+    def _check_files(self, connection: Connection) -> None:
+        """Raise `StoreUnavailable` if what is written now would go into a file without a name, and end with the connection."""
+        self._check_file()
+        known = self._logs[connection]
+        for path in (self._path + LOG, self._path + LOG_INDEX):
+            found = identity(path)
+            if path in known and known[path] != found:
+                raise self._lost(path)
+            if found is not None:  # on a new file, SQLite makes them with the first transaction
+                known[path] = found
+
+    def _lost(self, path: str) -> StoreUnavailable:
+        message = f"{path} was removed or replaced while this process had the {self._naming.what} open"
+        return StoreUnavailable(message, hint="put the file back, or restart the program")
+
+    def _connect(self, *, unlocked: bool = False) -> Connection:
+        try:
+            connection = (self._driver.connect_unlocked if unlocked else self._driver.connect)(self._path)
         except UnicodeDecodeError as error:  # SQLite names a damaged part by its bytes
             raise self._naming.damaged(f"{self._path}: its tables cannot be read") from error
         with ExitStack() as failing:
@@ -197,6 +277,19 @@ class SqliteConnections:
             self._prepare(connection)
             failing.pop_all()
         return connection
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    """Return what changes with each write to a file; None: there is none, its log has writes, or a process has it open."""
+    with suppress(OSError):
+        found = os.stat(path)
+        if _size(path + LOG) == 0 and _size(path + LOG_INDEX) < _INDEX_BYTES:
+            return (found.st_ino, found.st_size, found.st_mtime_ns)
+    return None
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.exists(path) else 0
 
 
 def empty_log(connection: Connection, what: str, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """SQLite files: their drivers, permissions and errors, and how commits reach the disk."""
 
 import contextlib
+import errno
 import os
 import re
 import sqlite3
@@ -11,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from ...protocols import ConfigError, NearfarError, StoreCorrupt, StoreUnavailable
 from ...protocols.lazy import CLOSED_ON_EXEC
@@ -25,7 +27,11 @@ def make_private(folder: Path) -> None:
     """
     missing = [part for part in folder.parents if not part.exists()]
     for part in (*reversed(missing), folder):
-        part.mkdir(mode=_OWNERS_FOLDER, exist_ok=True)
+        try:
+            part.mkdir(mode=_OWNERS_FOLDER, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            wrong = next(path for path in (part, *part.parents) if os.path.lexists(path))
+            raise NotADirectoryError(errno.ENOTDIR, f"{wrong} is no folder", str(wrong)) from None
 
 
 PRIMARY_CODE: Final = 0xFF
@@ -41,13 +47,13 @@ _CORRUPT: Final = frozenset(
     }
 )
 _HINTS: Final[dict[int | None, str]] = {
-    sqlite3.SQLITE_BUSY: "another process is writing for very long; try again",
-    sqlite3.SQLITE_LOCKED: "another process is writing for very long; try again",
+    sqlite3.SQLITE_BUSY: "another process holds it for very long, or its file system has no locks; try again, or use another disk",
+    sqlite3.SQLITE_LOCKED: "another process holds it for very long, or its file system has no locks; try again, or use another disk",
     sqlite3.SQLITE_FULL: "free some disk space; acknowledged writes are kept",
     sqlite3.SQLITE_IOERR: "check the disk: it may be full or failing; acknowledged writes are kept",
     sqlite3.SQLITE_READONLY: "the file and its folder must be writable",
     sqlite3.SQLITE_PERM: "the file and its folder must be readable and writable",
-    sqlite3.SQLITE_CANTOPEN: "the folder must exist and be writable",
+    sqlite3.SQLITE_CANTOPEN: "the file and its folder must be readable and writable",
 }
 
 
@@ -72,6 +78,8 @@ SUFFIXES: Final = ("", LOG, LOG_INDEX)
 """Suffixes of the database, its write-ahead log, and the log's index, to which SQLite gives the database's permissions."""
 _OWNER_ONLY: Final = 0o600
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_UNLOCKED: Final = "?immutable=1"
+"""End of the URI of a file that is read as it is (https://www.sqlite.org/uri.html#uriimmutable)."""
 _creating: Final = threading.Lock()
 
 
@@ -115,6 +123,8 @@ class Driver:
     """Opens connections."""
 
     connect: Callable[[str], sqlite3.Connection]
+    connect_unlocked: Callable[[str], sqlite3.Connection]
+    """Opens a file for reading as it is on the disk: without its log, and without a lock that would keep others from changing it."""
     errors: type[Exception]
     """Class of the errors that its connections raise."""
 
@@ -126,12 +136,24 @@ def driver_for(key: Callable[[], str] | None, application: int) -> Driver:
     A file with tables that is not marked as one of `application` stays as it is. Raises `ConfigError` if sqlcipher3 is not installed.
     """
     if key is None:
-        return Driver(lambda path: _connect(sqlite3, path, None, application), sqlite3.Error)
+        return _driver(sqlite3, lambda: None, application)
     try:
         from sqlcipher3 import dbapi2
     except ImportError as error:
         raise ConfigError("an encrypted file needs sqlcipher3", hint="pip install 'nearfar[encryption]'") from error
-    return Driver(lambda path: _connect(dbapi2, path, _literal(key()), application), dbapi2.Error)
+    return _driver(dbapi2, lambda: _literal(key()), application)
+
+
+def _driver(
+    module: Any,  # noqa: ANN401  # sqlite3, or what has the same names and no types
+    key: Callable[[], str | None],
+    application: int,
+) -> Driver:
+    return Driver(
+        connect=lambda path: _connect(module, path, key(), application),
+        connect_unlocked=lambda path: _connect(module, f"file:{quote(path)}{_UNLOCKED}", key(), application),
+        errors=module.Error,
+    )
 
 
 def _literal(key: str) -> str:
@@ -161,7 +183,7 @@ def _connect(
             connection.execute(f"PRAGMA key = {key}")
         for pragma in PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
-        if not is_foreign(connection, application):
+        if not is_foreign(connection, application) and not path.endswith(_UNLOCKED):
             connection.execute(_OWN_FILE)
         failing.pop_all()
     return connection
@@ -200,7 +222,7 @@ def prepare(path: str, naming: Naming) -> None:
             os.chmod(path, _OWNER_ONLY)
     except OSError as error:
         message = f"the {naming.what} {path} cannot be opened: {error.strerror}"
-        raise StoreUnavailable(message, hint="check the folder's permissions") from error
+        raise StoreUnavailable(message, hint="the file and its folder must be yours, readable and writable") from error
 
 
 def _create(path: str) -> None:
@@ -231,13 +253,24 @@ def _log_was_removed(path: str) -> bool:
     The first to open it makes the log before the index, and the last to close it removes the index before the log. So the log is there
     as long as one and the same index is.
     """
-    index = _identity(path + LOG_INDEX)
-    return index is not None and not os.path.exists(path + LOG) and _identity(path + LOG_INDEX) == index
+    index = _birth(path + LOG_INDEX)
+    return index is not None and not os.path.exists(path + LOG) and _birth(path + LOG_INDEX) == index
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _birth(path: str) -> tuple[int, int] | None:
     """Return what tells a file from a later one of the same name; None: there is none."""
     with contextlib.suppress(FileNotFoundError):
         found = os.stat(path)
         return (found.st_ino, found.st_ctime_ns)
+    return None
+
+
+FileIdentity = tuple[int, int]
+
+
+def identity(path: str) -> FileIdentity | None:
+    """Return what tells a file that is open from another one of its name; None: there is no file that can be reached."""
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        return (found.st_dev, found.st_ino)
     return None

@@ -239,6 +239,16 @@ def test_a_file_that_is_damaged_while_in_use_is_begun_anew(tmp_path: Path, caplo
     assert "is damaged" in caplog.text
 
 
+def test_a_file_that_is_deleted_while_in_use_is_begun_anew(tmp_path: Path) -> None:
+    with World().cache(tmp_path / "answers.db") as cache:
+        keep(cache, STRENGTH)
+        (tmp_path / "answers.db").unlink()
+        assert found(cache, STRENGTH) is None
+        keep(cache, STRENGTH)
+    with World().cache(tmp_path / "answers.db") as cache:
+        assert found(cache, STRENGTH) is not None
+
+
 def test_a_file_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "answers.db")
     connection.execute("PRAGMA user_version = 99")

@@ -1,6 +1,6 @@
 """The store knows the models of this device, and notices when they are no longer what they were."""
 
-import json
+import os
 import shutil
 import subprocess
 import sys
@@ -178,7 +178,7 @@ def test_an_interrupted_write_leaves_the_index_as_it_was(
     def fail(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(json, "dump", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(KeyboardInterrupt):
         store.add(tiny, name="second")
     assert [model.name for model in _store(tmp_path).models()] == ["tiny"]

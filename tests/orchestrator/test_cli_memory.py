@@ -196,6 +196,17 @@ def test_what_is_no_json_any_more_is_kept(store: MemoryStore, editor: Path, home
     assert (error["type"], draft.read_text(encoding="utf-8")) == ("InvalidRequest", "{oops")
 
 
+def test_what_was_written_in_the_editor_is_kept_if_it_cannot_be_stored(store: MemoryStore, editor: Path, home: Path) -> None:
+    store.put(NOTES, "milk", {"text": "oat"})
+    editor.write_text(
+        "import json, pathlib, sys\npathlib.Path(sys.argv[1]).write_text(json.dumps({'text': 'x' * (1 << 20)}))\n", encoding="utf-8"
+    )
+    error = told("edit", "notes/ana", "milk")["error"]
+    (draft,) = home.glob("nearfar-*.json")
+    assert (error["type"], len(json.loads(draft.read_text(encoding="utf-8"))["text"])) == ("InvalidRequest", 1 << 20)
+    assert str(draft) in error["hint"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind"),
     [

@@ -283,6 +283,12 @@ def test_a_change_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatch: 
     assert [file.name for file in path.parent.iterdir()] == ["tokens.toml"]
 
 
+def test_a_circle_of_links_is_an_error_with_a_hint(path: Path) -> None:
+    path.symlink_to(path.name)
+    with pytest.raises(ConfigError, match=path.name):
+        add_token(path, "laptop", scopes=EVERY_SCOPE)
+
+
 @pytest.mark.anyio
 async def test_a_server_follows_a_file_whose_size_and_time_stay_the_same(path: Path) -> None:
     add_token(path, "laptop", scopes=EVERY_SCOPE)

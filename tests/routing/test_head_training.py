@@ -1,6 +1,7 @@
 """Training the learned head, and what its held-out report says."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -104,6 +105,25 @@ def test_the_same_seed_writes_the_same_head(embedder: MiniLmEmbedder, tmp_path: 
         write_head(train_head(examples(60, embedder=embedder), seed=3), tmp_path / name)
     for name in (CARD, WORDS, LIKENESS):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
+
+
+def test_a_head_that_the_disk_has_no_room_for_leaves_the_old_one(
+    tmp_path: Path, no_room: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    write_head(train_head(examples(60, embedder=None)), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    other = train_head(examples(40, embedder=None, classes=False))
+    with no_room(20_000), pytest.raises(ConfigError, match="cannot be written"):
+        write_head(other, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_files_of_two_heads_are_not_taken_for_one(tmp_path: Path) -> None:
+    for name, count in (("one", 60), ("other", 40)):
+        write_head(train_head(examples(count, embedder=None)), tmp_path / name)
+    (tmp_path / "other" / WORDS).replace(tmp_path / "one" / WORDS)
+    with pytest.raises(ConfigError, match="different heads"):
+        Head(tmp_path / "one")
 
 
 def test_classes_in_training_do_not_change_what_is_said_without_one(embedder: MiniLmEmbedder) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import struct
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -115,6 +117,17 @@ def test_the_same_simulation_gives_the_same_page(found: Simulation) -> None:
 def test_the_summary_beside_the_page_is_what_scripts_read(found: Simulation, tmp_path: Path) -> None:
     path = write_simulation_report(found, tmp_path)
     assert json.loads((path.parent / SIMULATION_SUMMARY).read_text(encoding="utf-8")) == json.loads(json.dumps(found.summary()))
+
+
+def test_a_report_that_the_disk_has_no_room_for_leaves_the_old_one(
+    found: Simulation, tmp_path: Path, no_room: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    page = write_simulation_report(found, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    with no_room(10_000), pytest.raises(OSError, match="figures"):
+        write_simulation_report(found, tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
+    assert page in before
 
 
 def test_the_two_sides_may_do_equally_well(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Cards by role: the shipped one, how it is bound to agents, shared, and read from hostile files."""
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +201,20 @@ def test_a_card_is_exported_shown_and_imported(tmp_path: Path, monkeypatch: pyte
     nearfar("import", "shared.json", "--draft", "phone", "--far", "cloud", "--opinion", "tablet")
     card = read_card(tmp_path / "escalation.json")
     assert (card.draft, card.far, card.looks[-1].name) == ("phone", "cloud", "tablet")
+
+
+def test_a_card_that_the_disk_has_no_room_for_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_room: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nearfar("export", "shared.json")
+    before = (tmp_path / "shared.json").read_bytes()
+    with no_room(1_000):
+        failed = CliRunner().invoke(app, ["policy", "card", "export", "shared.json"])
+    assert failed.exit_code == 2
+    assert "cannot be written" in failed.output
+    assert "free some space" in failed.output
+    assert (tmp_path / "shared.json").read_bytes() == before
 
 
 def test_a_card_that_names_agents_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,21 @@ def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(StoreUnavailable, match="cannot be used"):
         Owner(tmp_path / "file")
+
+
+def test_what_is_no_owners_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    mine = Owner(tmp_path)
+    (tmp_path / "strange.owner").mkdir()
+    with pytest.raises(StoreUnavailable, match=r"strange\.owner"):
+        mine.sweep()
+    mine.close()
+
+
+def test_an_owner_is_alive_on_a_full_disk(tmp_path: Path, no_room: Callable[[int], AbstractContextManager[None]]) -> None:
+    with no_room(0):
+        mine = Owner(tmp_path)
+    other = Owner(tmp_path)
+    assert other.is_alive(mine.name)
+    assert other.describe(mine.name) == "another process"
+    other.close()
+    mine.close()

@@ -4,8 +4,9 @@ import os
 import sqlite3
 import stat
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,9 @@ from nearfar.protocols import StoreCorrupt, StoreUnavailable
 NAMING = Naming("run store", recovery="name another folder")
 NOTES = Tables("notes", 1, "CREATE TABLE notes (note TEXT NOT NULL);\nCREATE INDEX by_note ON notes (note);\n")
 PLACES = Tables("places", 3, "CREATE TABLE places (place TEXT NOT NULL);\n")
+
+
+NoRoom = Callable[[int], AbstractContextManager[None]]
 
 
 @pytest.fixture
@@ -148,3 +152,95 @@ def test_a_child_process_must_open_its_own(path: Path) -> None:
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     database.close()
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[SqliteDatabase]:
+    with closing(SqliteDatabase(path, NAMING)) as database:
+        database.require(NOTES)
+        yield database
+
+
+def note(database: SqliteDatabase, text: str) -> None:
+    with database.writing() as connection:
+        connection.execute("INSERT INTO notes VALUES (?)", (text,))
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+def test_nothing_is_written_into_a_file_that_was_removed(opened: SqliteDatabase, path: Path, suffix: str) -> None:
+    Path(f"{path}{suffix}").unlink()
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        note(opened, "lost")
+    assert not Path(f"{path}{suffix}").exists()
+
+
+def test_nothing_is_read_from_a_file_that_was_removed(opened: SqliteDatabase, path: Path) -> None:
+    path.unlink()
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        notes(opened)
+    assert not path.exists()
+
+
+def test_a_backup_that_takes_the_place_of_an_open_file_is_not_written_to(opened: SqliteDatabase, path: Path) -> None:
+    backup = path.with_name("backup")
+    backup.write_bytes(path.read_bytes())
+    backup.replace(path)
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        note(opened, "lost")
+
+
+def test_a_file_that_is_put_back_is_used_again(opened: SqliteDatabase, path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    with pytest.raises(StoreUnavailable, match="put the file back"):
+        note(opened, "lost")
+    path.with_name("moved").rename(path)
+    note(opened, "kept")
+    assert notes(opened) == ["kept"]
+
+
+def test_a_file_where_the_folder_should_be_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("mine")
+    with pytest.raises(StoreUnavailable, match="runs is no folder"):
+        SqliteDatabase(tmp_path / "runs" / "more" / "runs.db", NAMING)
+
+
+@pytest.fixture
+def kept(path: Path) -> Path:
+    with closing(SqliteDatabase(path, NAMING)) as database:
+        database.require(NOTES)
+        note(database, "kept")
+    return path
+
+
+def test_a_full_disk_can_be_read_and_is_written_to_when_there_is_room(kept: Path, no_room: NoRoom) -> None:
+    with no_room(1_000):
+        database = SqliteDatabase(kept, NAMING)
+        database.require(NOTES)
+        assert notes(database) == ["kept"]
+        with pytest.raises(StoreUnavailable, match="disk I/O error"):
+            note(database, "lost")
+    note(database, "more")
+    assert notes(database) == ["kept", "more"]
+    database.close()
+
+
+def test_a_log_with_writes_is_not_left_out_on_a_full_disk(kept: Path, tmp_path: Path, no_room: NoRoom) -> None:
+    copied = tmp_path / "copied.db"
+    with closing(SqliteDatabase(kept, NAMING)) as database:
+        note(database, "in the log")
+        for suffix in ("", "-wal"):
+            Path(f"{copied}{suffix}").write_bytes(Path(f"{kept}{suffix}").read_bytes())
+    with no_room(1_000), pytest.raises(StoreUnavailable, match="disk I/O error"):
+        SqliteDatabase(copied, NAMING)
+    with closing(SqliteDatabase(copied, NAMING)) as database:
+        assert notes(database) == ["kept", "in the log"]
+
+
+def test_what_changes_while_it_is_read_on_a_full_disk_is_an_error(kept: Path, no_room: NoRoom) -> None:
+    def read() -> None:
+        with database.reading() as connection:
+            connection.execute("SELECT note FROM notes").fetchall()
+            os.utime(kept)
+
+    with no_room(1_000), closing(SqliteDatabase(kept, NAMING)) as database, pytest.raises(StoreUnavailable, match="disk I/O error"):
+        read()

@@ -24,6 +24,7 @@ from typing import Any, Final, get_origin
 from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator
 
 from ....protocols import ConfigError
+from ....protocols.lazy import replace_text
 from ....protocols.steps import Value
 from ...compose import FarConfig, LlamaConfig, NearSection, model_path
 from ...task.modes import Strategy
@@ -460,15 +461,8 @@ def claim_folder(folder: Path, study: Study) -> Path:
         **study.model_dump(include={"worlds", "tasks", "seeds"}, mode="json"),
         "configurations": labels,
     }
-    _write_at_once(note, json.dumps(described, indent=1, ensure_ascii=False) + "\n")
+    replace_text(note, json.dumps(described, indent=1, ensure_ascii=False) + "\n")
     return folder / RUNS
-
-
-def _write_at_once(path: Path, text: str) -> None:
-    """Replace a file atomically: it has the old text or the new one whenever the sweep is stopped."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
 
 
 def _models_before(note: Path) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """Train a head of the router on recorded outcomes, with torch, and write it: arrays of the words part, an ONNX model and a card."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ....protocols import ConfigError
-from ...routing.head import CARD, LIKENESS, SURFACE, WORDS, Blend, HeadCard, HeadPart
+from ....protocols.lazy import hint_for, replacing
+from ...routing.head import CARD, LIKENESS, SURFACE, WORDS, Blend, HeadCard, HeadPart, checksum
 from ...routing.training import ClassLogits, Examples, fit_classes, folds_of
 from ...util.embedding import EARLY_WIDTH, NAME
 from .parts import (
@@ -198,14 +200,19 @@ def write_head(parts: HeadParts, folder: Path) -> None:
         base=parts.base,
         trust=parts.trust,
     )
+    names = (CARD, WORDS) if parts.likeness is None else (CARD, WORDS, LIKENESS)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _save_words(parts.words, folder / WORDS)
-        if parts.likeness is not None:
-            onnx.save(_likeness(parts.likeness), folder / LIKENESS)
-        (folder / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        with ExitStack() as whole:  # no file takes its place before all are written: a full disk leaves the old head
+            written = {name: whole.enter_context(replacing(folder / name)) for name in names}
+            _save_words(parts.words, written[WORDS])
+            if parts.likeness is not None:
+                onnx.save(_likeness(parts.likeness), written[LIKENESS])
+            checksums = {name: checksum(written[name]) for name in names if name != CARD}
+            written[CARD].write_text(card.model_copy(update={"checksums": checksums}).model_dump_json(indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"the head cannot be written to {folder}: {error}", hint="name a folder that can be written") from error
+        hint = hint_for(error, "name a folder that can be written")
+        raise ConfigError(f"the head cannot be written to {folder}: {error}", hint=hint) from error
 
 
 def _save_words(part: WordsPart, path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocols import ConfigError, StoreCorrupt, StoreUnavailable
 from ....protocols.lazy import CLOSED_ON_EXEC
-from ...storage.sqlite_files import make_private
+from ...storage.sqlite_files import FileIdentity, identity, make_private
 from ..operation import Dot, OwnedSubject
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _HEADER_BYTES: Final = 1 + _ID_BYTES + _NONCE_BYTES
 _KEY_BYTES: Final = 32
 _PATIENCE: Final = 10.0
 """Seconds that another process may take to write a key."""
+_NO_KEYS: Final = "put it back from a backup, or move it away: earlier changes about a subject then reach no other device"
 _SCHEMA: Final = "CREATE TABLE IF NOT EXISTS keys (id BLOB PRIMARY KEY, tag TEXT NOT NULL, key BLOB NOT NULL, is_current INTEGER NOT NULL)"
 
 
@@ -73,6 +74,7 @@ class SubjectKeys:
         """Version of the file, as SQLite counts the changes of other connections."""
         self._path = path
         self._opened: sqlite3.Connection | None = None
+        self._file: FileIdentity | None = None
 
     def seal(self, dot: Dot, subjects: AbstractSet[OwnedSubject], payload: bytes) -> bytes:
         """Encrypt a payload with AES-256-GCM under a key of each subject, one layer per key."""
@@ -127,9 +129,15 @@ class SubjectKeys:
     @property
     def _connection(self) -> sqlite3.Connection:
         """The connection, opened at first use: most stores have no items about a subject."""
+        if self._opened is not None and not self._opened.in_transaction and self._lies_at() != self._file:
+            self.close()  # a backup took its place, or it was removed: keys in a file without a name would be lost
         if self._opened is None:
             self._opened = _connect(self._path)
+            self._file = self._lies_at()
         return self._opened
+
+    def _lies_at(self) -> FileIdentity | None:
+        return None if self._path is None else identity(os.fspath(self._path))
 
     def _current_cipher(self, tag: str) -> "tuple[bytes, AESGCM]":
         with self._lock:
@@ -219,7 +227,8 @@ def _connect(path: str | os.PathLike[str] | None) -> sqlite3.Connection:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | CLOSED_ON_EXEC, stat.S_IRUSR | stat.S_IWUSR))
             os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)
         except OSError as error:
-            raise StoreUnavailable(f"the keys at {path} cannot be opened: {error.strerror}") from error
+            hint = "name a file of yours, readable and writable, in its place"
+            raise StoreUnavailable(f"the keys at {path} cannot be opened: {error.strerror}", hint=hint) from error
     with _reported():
         place = ":memory:" if path is None else os.path.abspath(path)
         connection = sqlite3.connect(place, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
@@ -241,10 +250,11 @@ def _reported() -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        raise StoreUnavailable(f"the subjects' keys cannot be used: {error}") from error
+        hint = "end the process that holds the file, or check the disk, and try again"
+        raise StoreUnavailable(f"the subjects' keys cannot be used: {error}", hint=hint) from error
     except sqlite3.DatabaseError as error:
         raise _damaged(str(error)) from error
 
 
 def _damaged(how: str) -> StoreCorrupt:
-    return StoreCorrupt(f"the file of the subjects' keys is damaged: {how}", hint="put it back from a backup")
+    return StoreCorrupt(f"the file of the subjects' keys is damaged: {how}", hint=_NO_KEYS)

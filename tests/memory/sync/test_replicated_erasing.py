@@ -248,3 +248,17 @@ def test_what_only_names_the_subject_in_its_text_is_gone_at_all_that_had_it(node
     phone.store.erase(subject="Carl")
     meet_at_hub(nodes, "laptop", "phone", "tablet", "laptop")
     assert hits(tmp_path) == []
+
+
+def test_keys_that_are_made_after_their_file_was_removed_are_kept(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography", reason="subjects' keys are part of an extra")
+    from nearfar.orchestrator.memory.operation import Dot
+
+    carl, keys = OwnedSubject("anna", "carl"), SubjectKeys(tmp_path / "keys")
+    keys.seal(Dot("phone", 1), {carl}, b"[1]")
+    (tmp_path / "keys").unlink()
+    sealed = keys.seal(Dot("phone", 2), {carl}, b"[2]")
+    keys.close()
+    again = SubjectKeys(tmp_path / "keys")
+    assert again.unseal(Dot("phone", 2), sealed) == b"[2]"
+    again.close()
