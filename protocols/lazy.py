@@ -137,7 +137,8 @@ def _fresh_file(path: Path, target: Path, mode: int) -> Iterator[Path]:
         os.close(created)
         yield fresh
         if folders := getattr(os, "O_DIRECTORY", 0):  # on Windows, a folder cannot be flushed
-            _flush(target.parent, folders)
+            with suppress(OSError):  # nor on some file systems; the file is whole at any rate
+                _flush(target.parent, folders)
 
 
 def _present(path: Path) -> os.stat_result | None:

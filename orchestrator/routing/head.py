@@ -334,7 +334,7 @@ class Head:
         return found
 
     def _check(self, path: Path) -> None:
-        """Raise `ConfigError` if the file was written with another card. Heads of earlier versions have no checksums."""
+        """Raise `ConfigError` if the file was written with another card. A card without its checksum takes any."""
         expected = self.card.checksums.get(path.name)
         if expected is not None and checksum(path) != expected:
             raise _of_another_head(path)
