@@ -59,11 +59,33 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return _own_folder(environment, "XDG_CACHE_HOME", ".cache", inside="cache")
 
 
+def expand_home(path: Path) -> Path:
+    """Return a path with `~` expanded. Raises `ConfigError` if it begins with the name of an unknown user, or this user has no folder."""
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        hint = "begin the path with / or with another folder"
+        raise ConfigError(f"{path} begins with ~, and that user's folder is not known", hint=hint) from error
+
+
 def _own_folder(environment: Mapping[str, str], variable: str, usual: str, *, inside: str = "") -> Path:
-    """Return `inside` of `NEARFAR_HOME`, else `nearfar` in the folder that `variable` names, or in the `usual` one."""
+    """Return `inside` of `NEARFAR_HOME`, else `nearfar` in the folder that `variable` names, or in the `usual` one.
+
+    A relative path in `variable` is ignored, as the specification demands: it would name another folder wherever a command starts.
+    """
     if home := environment.get("NEARFAR_HOME"):
-        return Path(home).expanduser() / inside
-    return Path(environment.get(variable) or Path.home() / usual) / "nearfar"
+        return expand_home(Path(home)) / inside
+    named = Path(environment.get(variable, ""))
+    return (named if named.is_absolute() else _home() / usual) / "nearfar"
+
+
+def _home() -> Path:
+    """Return the user's own folder. Raises `ConfigError` for a user without one, as of a container that runs under a bare number."""
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        hint = "set HOME, or NEARFAR_HOME to a folder for all that Nearfar keeps"
+        raise ConfigError("this user has no home folder: HOME is not set, and the system knows none", hint=hint) from error
 
 
 @contextmanager

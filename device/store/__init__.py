@@ -16,7 +16,7 @@ from typing import Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from ...protocols import ConfigError, ModelError, ModelNotFound, NearfarError
-from ...protocols.lazy import data_folder, replace_text
+from ...protocols.lazy import data_folder, expand_home, replace_text
 from ...protocols.steps import Value
 from ..gguf import check_part, model_parts, read_header
 from .download import Progress, content_of, locked, sha256_of
@@ -272,7 +272,7 @@ class ModelStore:
         Raises `ModelNotFound` if there is none, `ModelError` if it is damaged or its SHA-256 is not the one that is asked for, and
         `ConfigError` if the name is taken or makes no sense.
         """
-        path = path.expanduser().absolute()
+        path = expand_home(path).absolute()
         files = model_files(path)
         check_model(path)
         stored = tuple(store_file(file, progress) for file in files)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import ConfigError, ModelError
+from ...protocols.lazy import expand_home
 from ..gguf import model_parts, read_header
 from ..gguf_file import read_gguf
 from ..llama import Footprint, ModelShape
@@ -66,7 +67,7 @@ def stored_candidates(store: ModelStore, name: str | None) -> list[Candidate]:
     model = store.find(name) if reference is None or reference.selector else None
     if reference is not None and model is None:
         return list(_remote(*store.available(name), reference))
-    candidate = local_candidate(name, store.path_of(name) if model is not None else Path(name).expanduser())
+    candidate = local_candidate(name, store.path_of(name) if model is not None else expand_home(Path(name)))
     if not candidate.shape.trained_tokens:
         raise ConfigError(
             f"{name} is not a language model on its own", hint="adapters and image encoders are loaded with the model they are for"

@@ -18,6 +18,7 @@ from ...cloud.near_server import PROGRAMS, open_server, parse_server
 from ...cloud.near_server import NearServerConfig as NearServerConfig
 from ...cloud.near_server import find_servers as find_servers
 from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
+from ...protocols.lazy import expand_home
 from ...protocols.secrets import StoredKey
 from ...protocols.steps import Value
 from ..agents import AgentHandle
@@ -192,12 +193,13 @@ _FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig, config=ConfigDict(defer_bu
 def model_path(name: str) -> Path:
     """Return the file of an embedded model or adapter, or of a model in the store, or the path that `name` is.
 
-    Raises `ModelNotFound` for a model of the hub that was not pulled, and `ModelError` for one in quarantine.
+    Raises `ModelNotFound` for a model of the hub that was not pulled, `ModelError` for one in quarantine, and `ConfigError` for the
+    folder of a user that is not known.
     """
     if name in (*EMBEDDED, *EMBEDDED_ADAPTERS):
         with as_file(files("nearfar.device") / "models" / f"{name}.gguf") as path:
             return path
-    return model_store().path_of(name) if _is_stored(name) else Path(name).expanduser()
+    return model_store().path_of(name) if _is_stored(name) else expand_home(Path(name))
 
 
 def anchored_model(name: str, folder: Path) -> str:

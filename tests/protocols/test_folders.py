@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nearfar import ConfigError
+from nearfar.orchestrator.compose import model_path
 from nearfar.protocols.lazy import cache_folder, data_folder, state_folder
 
 Finder = Callable[[Mapping[str, str]], Path]
@@ -28,3 +30,29 @@ def test_one_variable_names_all_folders(find: Finder, inside: str) -> None:
 def test_without_it_they_are_where_the_system_has_them(find: Finder, variable: str, usual: str) -> None:
     assert find({variable: "/given"}) == Path("/given/nearfar")
     assert find({variable: ""}) == find({}) == Path.home() / usual / "nearfar"
+
+
+@pytest.mark.parametrize(
+    ("find", "variable"), [(data_folder, "XDG_DATA_HOME"), (state_folder, "XDG_STATE_HOME"), (cache_folder, "XDG_CACHE_HOME")]
+)
+def test_a_relative_folder_of_the_system_is_ignored_as_its_specification_demands(find: Finder, variable: str) -> None:
+    assert find({variable: "here"}) == find({variable: "~/here"}) == find({})
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> object:
+        raise KeyError("uid not found")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(ConfigError, match="no home folder") as caught:
+        data_folder({})
+    assert caught.value.hint == "set HOME, or NEARFAR_HOME to a folder for all that Nearfar keeps"
+    assert data_folder({"NEARFAR_HOME": "/mine"}) == Path("/mine")
+
+
+def test_the_folder_of_an_unknown_user_is_refused() -> None:
+    with pytest.raises(ConfigError, match="that user's folder is not known"):
+        data_folder({"NEARFAR_HOME": "~no-such-user/mine"})
+    with pytest.raises(ConfigError, match="that user's folder is not known"):
+        model_path("~no-such-user/model.gguf")
