@@ -235,7 +235,8 @@ def _keyring(name: str, done: str) -> Iterator[ModuleType]:
     except NoKeyringError as error:
         hint = f"export {name}=... where the process starts, or set up a keyring: https://pypi.org/project/keyring"
         raise _NoKeyring("this machine has no keyring", hint=hint) from error
-    except (KeyringError, configparser.Error, ImportError, AttributeError, ValueError, OSError) as error:
-        # The last five for a backend or a configuration that PYTHON_KEYRING_BACKEND or keyringrc.cfg names and that is none.
+    except (KeyringError, configparser.Error, ImportError, AttributeError, ValueError, OSError, RuntimeError) as error:
+        # The last six for a backend or a configuration that PYTHON_KEYRING_BACKEND or keyringrc.cfg names and that is none, and for a user
+        # who has no home folder.
         hint = f"unlock or correct it, or export {name}=..."
         raise ConfigError(f"the keyring could not be {done} for {name}: {type(error).__name__}", hint=hint) from error

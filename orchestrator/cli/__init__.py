@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from inspect import Parameter, Signature
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -173,16 +174,21 @@ def nearfar(
     """Agents that run on this device and ask the cloud only when it pays."""
 
 
-def _open_closed_streams() -> None:
-    """Open /dev/null for each standard stream that the caller, such as a service manager, has closed."""
+def _prepare_streams() -> None:
+    """Open /dev/null for each standard stream that the caller, such as a service manager, has closed. Let them take all texts."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # open as long as the process
+    if isinstance(sys.stdin, TextIOWrapper):
+        # Bytes that are no text become halves of surrogate pairs, which all readers refuse: else reading itself fails in most languages.
+        sys.stdin.reconfigure(errors="surrogateescape")
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that is no text, or a letter that the terminal lacks, is written out
 
 
 def main() -> None:
     """Run the `nearfar` command."""
-    _open_closed_streams()
+    _prepare_streams()
     gc.disable()  # until `collect_garbage`
     try:
         app()

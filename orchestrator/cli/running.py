@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from importlib import import_module
-from typing import Any, Final, NoReturn, ParamSpec
+from typing import Any, Final, NoReturn, ParamSpec, TextIO
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -54,6 +54,10 @@ class HarmlessConsole(Console):
         """Ask for a line. Rich would read the question as markup, although the console prints none."""
         return super().input(prompt, **{"markup": False, "emoji": False, **options})
 
+    def on_broken_pipe(self) -> None:
+        """Raise the error again. Rich would end the process here, and send `sys.stdout` to /dev/null, which `keep_stdout` has replaced."""
+        raise  # rich calls this where it handles the error
+
     @contextmanager
     def keep_stdout(self) -> Iterator[None]:
         """Keep standard output for this console: what else is printed in the block, as by the user's tools, goes to standard error."""
@@ -73,9 +77,26 @@ def _harmless(shown: Any) -> Any:  # noqa: ANN401 - whatever rich prints
     return shown
 
 
+class NotesConsole(HarmlessConsole):
+    """The console of progress and errors. When standard error takes no more text, a command goes on without it: its result counts."""
+
+    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
+        try:
+            super().print(*objects, **options)
+        except OutputLost:
+            give_up(sys.stderr)
+
+
+def give_up(stream: TextIO) -> None:
+    """Send a standard stream that takes no more text to /dev/null, with what it holds, which would fail again at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
 output: Final = HarmlessConsole(markup=False, emoji=False, highlight=False)
 """Prints answers, on standard output. `[near]` in a text or a table is printed as it is; a style is given next to the text."""
-notes: Final = HarmlessConsole(stderr=True, markup=False, emoji=False, highlight=False)
+notes: Final = NotesConsole(stderr=True, markup=False, emoji=False, highlight=False)
 """Prints progress, warnings and errors, on standard error, so that standard output can be piped."""
 
 
@@ -110,7 +131,8 @@ def print_json(value: object) -> None:
     if sys.stdout is None:
         return
     with _writing():
-        output.file.write(json.dumps(value, ensure_ascii=False) + "\n")
+        takes_all = (output.file.encoding or "utf-8").lower().replace("-", "") == "utf8"
+        output.file.write(json.dumps(value, ensure_ascii=not takes_all) + "\n")
         output.file.flush()
 
 
@@ -284,6 +306,8 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
         fail(error, as_json=as_json)
     except OutputLost:
         raise
+    except UnicodeEncodeError as error:  # of an argument: a name in bytes that are no text, which no store takes
+        fail(InvalidRequest(f"{error.object!r:.80} is not text in UTF-8", hint="convert it to UTF-8 first"), as_json=as_json)
     except OSError as error:
         reason = error.strerror or str(error)
         problem = reason if error.filename is None else f"{error.filename}: {reason}"
@@ -293,8 +317,7 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
 
 def end_without_output(error: OSError) -> NoReturn:
     """End the command, whose standard output cannot be written. Say why, unless the reader has left, as `head` does."""
-    # The rest of the buffer goes to /dev/null instead of failing again at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    give_up(sys.stdout)
     if error.errno != errno.EPIPE:
         hint = "free some space, or send the output elsewhere"
         show_error(StoreError(f"the output cannot be written: {error.strerror}", hint=hint))

@@ -128,6 +128,15 @@ def test_a_machine_without_a_keyring_says_what_to_do_instead() -> None:
     assert SECRET not in refused.output
 
 
+def test_a_keyring_that_finds_no_home_folder_is_reported(monkeypatch: pytest.MonkeyPatch, ring: DictKeyring) -> None:
+    def look(service: str, username: str) -> str:
+        return Path("~no-such-user", service, username).expanduser().read_text(encoding="utf-8")
+
+    monkeypatch.setattr(ring, "get_password", look)
+    refused = nearfar("keys", "set", "OUR_KEY", text=SECRET)
+    assert (refused.exit_code, "the keyring could not be read for OUR_KEY: RuntimeError" in refused.output) == (2, True)
+
+
 def test_a_note_is_added_once_and_found() -> None:
     store = ("--store", "notes.db")
     first = json.loads(nearfar("memory", "add", "Ana is allergic to nuts.", *store, "--json").stdout)
@@ -194,7 +203,45 @@ def test_a_full_output_is_one_clear_error(arguments: list[str]) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["prices", "show", "--json"], ["policy", "schema"], ["--help"]])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_notes_that_cannot_be_written_cost_no_answer(tmp_path: Path) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [program(), "init", "-y", "a.toml"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=full, timeout=60, check=False
+        )
+        refused = subprocess.run([program(), "init", "-y", "a.toml"], cwd=tmp_path, stderr=full, timeout=60, check=False)
+    assert (done.returncode, refused.returncode) == (0, 2)
+    assert done.stdout.startswith(b"wrote a.toml")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii:strict"])
+def test_input_that_is_no_text_is_a_clear_error(encoding: str, tmp_path: Path) -> None:
+    variables = {**os.environ, "PYTHONIOENCODING": encoding, "NEARFAR_HOME": str(tmp_path)}
+
+    def told(given: bytes, *arguments: str | bytes) -> tuple[int, str]:
+        done = subprocess.run([program(), *arguments], input=given, env=variables, capture_output=True, timeout=60, check=False)
+        return done.returncode, done.stderr.decode().partition("error: ")[2].partition("\n")[0]
+
+    assert told(b"J\xf6rg\n", "chat") == (2, "the task is not text in UTF-8: it holds half of a surrogate pair")
+    assert told(b"\xff\n", "keys", "set", "A_KEY")[1].startswith("the key for A_KEY is empty, or holds characters")
+    assert told(b"\xff\n", "worker", "attach", "--pairing-file", "-")[1].startswith("this is not a pairing")
+    assert told(b"", "runs", "show", b"\xff") == (2, "'\\udcff' is not text in UTF-8")
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8:strict", "Jörg"), ("ascii:strict", "J\\xf6rg")])
+def test_a_terminal_that_lacks_letters_is_shown_them_as_escapes(encoding: str, shown: str, tmp_path: Path) -> None:
+    variables = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "1"}
+
+    def printed(*arguments: str | bytes) -> str:
+        call = [program(), "init", "-y", *arguments]
+        return subprocess.run(call, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, timeout=60, check=True).stdout.decode()
+
+    assert printed("Jörg.toml").startswith(f"wrote {shown}.toml")
+    assert printed(b"\xff.toml").startswith("wrote \\udcff.toml")
+    assert json.loads(printed("--json", "Jürg.toml"))["config"].endswith("Jürg.toml")
+
+
+@pytest.mark.parametrize("arguments", [["prices", "show", "--json"], ["policy", "schema"], ["--help"], ["prices", "show"], ["doctor"]])
 def test_a_reader_that_leaves_ends_the_command_silently(arguments: list[str]) -> None:
     with subprocess.Popen([program(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
