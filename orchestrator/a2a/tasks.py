@@ -198,16 +198,20 @@ class A2aTasks:
         if live.task.status.state != TaskState.TASK_STATE_INPUT_REQUIRED:
             raise UnsupportedOperationError(f"task {message.task_id} is being worked on, and asks nothing")
         live.task.history.append(message)  # before the first wait: the same message may come twice at the same time
-        await self._messages.add(live.task.id, live.user, message)
-        if decision is not None:
-            await self._decide(live, approve=decision)
+        if decision is None:
+            await self._messages.add(live.task.id, live.user, message)
+        else:  # nor does this wait: a second answer finds that nothing is asked any more
+            live.tell(TaskState.TASK_STATE_WORKING)
+            self._start(live, self._decided(live, message, approve=decision))
         return live
 
-    async def _decide(self, live: LiveTask, *, approve: bool) -> None:
-        live.tell(TaskState.TASK_STATE_WORKING)
+    async def _decided(self, live: LiveTask, message: Message, *, approve: bool) -> AsyncGenerator[TaskEvent, None]:
+        await self._messages.add(live.task.id, live.user, message)
         requests = await in_thread(pending_requests, self.hybrid.runs.database, live.task.id)
         approvals = {request.id: approve for request in requests}
-        self._start(live, self.hybrid.follow(live.task.id, user=live.user, approvals=approvals))
+        async with aclosing(self.hybrid.follow(live.task.id, user=live.user, approvals=approvals)) as events:
+            async for event in events:
+                yield event
 
     async def _mine(self, run: str, caller: str) -> LiveTask:
         """Return a task of a caller. Raises `NotFound` for one of another user."""
@@ -247,6 +251,8 @@ class A2aTasks:
             live.tell(TaskState.TASK_STATE_FAILED)
         else:
             live.error = None
+            del live.task.history[:]  # an answer that could not be kept may be sent again
+            live.task.history.extend(task.history)
             live.settle(task)
 
 

@@ -20,6 +20,7 @@ from a2a.utils.errors import (
 from a2a_face import TRANSPORTS, answer, both, calling, facts, said, served, until
 
 from nearfar import Hybrid, ScriptedAgent, Sensitivity, Side, ToolCall, tool
+from nearfar.orchestrator.a2a.tasks import A2aTasks
 from nearfar.orchestrator.compose.hub import CallerConfig, ServeConfig
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("transport", TRANSPORTS)]
@@ -134,6 +135,21 @@ async def test_an_approval_is_asked_and_the_next_message_decides(transport: str,
         again = await ana.send(message=said(word, task=asked.id, message="m2"))
         assert (again.status.state, PAID) == (TaskState.TASK_STATE_COMPLETED, paid)
         assert [message.parts[0].text for message in again.history] == ["Pay it.", "What is it for?", word]
+
+
+@pytest.mark.parametrize(("words", "paid"), [(("yes", "no"), [5]), (("no", "yes"), [])])
+async def test_of_two_answers_at_the_same_time_the_first_one_counts(
+    transport: str, words: tuple[str, str], paid: list[int], tmp_path: Path
+) -> None:
+    async with Hybrid(near=paying(), tools=[pay], records=tmp_path) as hybrid, A2aTasks(hybrid, ServeConfig()) as tasks:
+        live = await tasks.send(said("Pay it."), "ana")
+        asked = await tasks.settled(live)
+        sent = (tasks.send(said(word, task=asked.id), "ana") for word in words)
+        first, second = await asyncio.gather(*sent, return_exceptions=True)
+        assert (first, type(second)) == (live, UnsupportedOperationError)
+        task = await tasks.settled(live)
+    assert (task.status.state, answer(task), PAID) == (TaskState.TASK_STATE_COMPLETED, "It is settled.", paid)
+    assert [message.parts[0].text for message in task.history] == ["Pay it.", words[0]]
 
 
 async def test_an_approval_is_given_after_a_restart(transport: str, tmp_path: Path) -> None:
