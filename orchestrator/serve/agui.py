@@ -119,12 +119,16 @@ class AgUiRequest(_Wire):
         return {**options, "context": told} if told else options
 
     def approvals(self) -> tuple[str, dict[str, bool]]:
-        """Return the run that is resumed, and the answers by the requests' ids. Raises `InvalidRequest` for answers to several runs."""
+        """Return the run that is resumed, and the answers by the requests' ids: a yes and a no to one interrupt are a no.
+
+        Raises `InvalidRequest` for answers to several runs.
+        """
         pairs = [(*answer.interrupt_id.partition("/")[::2], answer.is_approval) for answer in self.resume or ()]
         runs = {run for run, _, _ in pairs}
         if len(runs) != 1 or not all(request for _, request, _ in pairs):
             raise InvalidRequest("resume answers no interrupts of one run", hint="send the ids of RUN_FINISHED's outcome as they came")
-        return runs.pop(), {request: is_approved for _, request, is_approved in pairs}
+        refused = {request for _, request, is_approved in pairs if not is_approved}
+        return runs.pop(), {request: request not in refused for _, request, _ in pairs}
 
 
 def _message(given: Mapping[str, Any]) -> dict[str, Any]:

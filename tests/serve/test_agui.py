@@ -178,6 +178,17 @@ async def test_an_approval_is_an_interrupt_and_the_resumed_run_does_not_announce
     assert text_of(resumed) == "Done."
 
 
+async def test_a_yes_and_a_no_to_one_interrupt_are_a_no(tmp_path: Path) -> None:
+    PAID.clear()
+    agent = ScriptedAgent([[call("pay", amount=5)], "Done."])
+    async with Hybrid(near=agent, tools=[pay], records=tmp_path / "records") as hybrid:
+        stopped = await events_of(hybrid, asked())
+        (interrupt,) = stopped[-1]["outcome"]["interrupts"]
+        said = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": word}} for word in (False, True)]
+        resumed = await events_of(hybrid, asked(run="r2", resume=said))
+    assert (text_of(resumed), PAID) == ("Done.", [])
+
+
 async def test_a_request_that_is_repeated_is_answered_from_its_run(tmp_path: Path) -> None:
     agent = ScriptedAgent(["It is small."])
     async with Hybrid(near=agent, records=tmp_path / "records") as hybrid:
