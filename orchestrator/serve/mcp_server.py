@@ -21,7 +21,7 @@ from mcp_types import INVALID_REQUEST, ElicitRequest, ElicitRequestFormParams, E
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field
 
-from ...protocols import ApprovalNeeded, ApprovalRequest, ConfigError, NearfarError, NotFound, Sensitivity, Side
+from ...protocols import ApprovalNeeded, ApprovalRequest, ConfigError, NearfarError, NotFound, PermissionDenied, Sensitivity, Side
 from ...protocols.access import Access
 from ...protocols.security import IDENTITY, Identity, Scope
 from ..compose.hub import ServeConfig
@@ -266,11 +266,15 @@ def _elicits(context: Context) -> bool:
 
 
 async def _ask(context: Context, requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
-    """Ask the host's user about tool calls, one after the other."""
-    said = {}
+    """Ask the host's user about tool calls, one after the other. Raises `PermissionDenied` if the host answers with an error."""
+    said, schema = {}, McpApproval.model_json_schema()
     for request in requests:
-        answer = await context.elicit(_call_text(request), McpApproval)
-        said[request.id] = answer.action == "accept" and answer.data.approve
+        try:  # not by `context.elicit`, which takes a text such as "yes" for a true, and fails for an answer of another form
+            answer = await context.session.elicit_form(_call_text(request), schema, context.request_id)
+        except MCPError as error:
+            problem = f"{request.reason}, and the host could not ask its user: {error}"
+            raise PermissionDenied(problem, hint="let the host answer elicitations") from error
+        said[request.id] = _is_approved(answer)
     return said
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("mcp", reason="MCP is an extra: pip install 'nearfar[mcp]'")
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, ElicitResult
+from mcp_types import METHOD_NOT_FOUND, CallToolResult, ElicitResult, ErrorData
 
 from nearfar import Hybrid, MemoryStore, Mode, Policy, RecallConfig, ScriptedAgent, Sensitivity, Side, TaskMemory, Tier, ToolCall, tool
 from nearfar.orchestrator.compose.hub import CallerConfig, ServeConfig
@@ -177,6 +177,41 @@ async def test_a_call_that_needs_approval_is_put_to_the_user_of_the_host(mode: s
     assert deleted == (["a.txt"] if says else [])
     assert result.structured_content is not None
     assert result.structured_content["text"] == "done"
+
+
+@pytest.mark.parametrize("content", [None, {}, {"approve": "true"}, {"approve": "yes"}, {"approve": 1}, {"other": True}])
+@ERAS
+async def test_an_answer_that_is_no_plain_yes_is_a_no(mode: str, content: dict[str, str | int | bool] | None, tmp_path: Path) -> None:
+    delete, deleted = deleting()
+    near = ScriptedAgent([ToolCall(id="1", name="delete", arguments={"name": "a.txt"}), "done"])
+
+    async def answer(context: object, params: object) -> ElicitResult:
+        return ElicitResult(action="accept", content=content)
+
+    async with (
+        Hybrid(near=near, tools=[delete], records=tmp_path / "runs") as hybrid,
+        Client(mcp_server(hybrid), mode=mode, elicitation_callback=answer) as client,
+    ):
+        result = await run(client)
+    assert deleted == []
+    assert result.structured_content is not None
+    assert result.structured_content["text"] == "done"
+
+
+async def test_a_host_that_answers_a_question_with_an_error_is_told_that_nobody_was_asked() -> None:
+    delete, deleted = deleting()
+    near = ScriptedAgent([ToolCall(id="1", name="delete", arguments={"name": "a.txt"}), "done"])
+
+    async def answer(context: object, params: object) -> ErrorData:
+        return ErrorData(code=METHOD_NOT_FOUND, message="no such method")
+
+    async with (
+        Hybrid(near=near, tools=[delete]) as hybrid,
+        Client(mcp_server(hybrid), mode="legacy", elicitation_callback=answer) as client,
+    ):
+        result = await run(client)
+    assert "PermissionDenied: delete needs approval, and the host could not ask its user: no such method" in text_of(result)
+    assert (result.is_error, deleted) == (True, [])
 
 
 @ERAS
