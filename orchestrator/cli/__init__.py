@@ -70,7 +70,7 @@ class LazyGroup(TyperGroup):
             known = _completed(json.loads(COMPLETIONS.read_text(encoding="utf-8"))[name])
             return name, get_command(known), rest
         command = get_command(load(name)) if name in COMMANDS else get_group(load(name))
-        command.name, command.help = name, command.help or GROUPS[name]
+        command.name, command.help = name, command.help or COMMANDS.get(name) or GROUPS[name]  # `python -OO` drops docstrings
         _escape_help(command)
         return name, command, rest
 

@@ -203,6 +203,15 @@ def test_a_full_output_is_one_clear_error(arguments: list[str]) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_python_that_drops_docstrings_runs_commands(tmp_path: Path) -> None:
+    call = [sys.executable, "-OO", "-m", "nearfar", "init"]
+    variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([*call, "-y"], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("wrote nearfar.toml")
+    helped = subprocess.run([*call, "-h"], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60, check=True)
+    assert "write a first nearfar.toml" in " ".join(helped.stdout.split())
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
 def test_notes_that_cannot_be_written_cost_no_answer(tmp_path: Path) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
