@@ -1,4 +1,5 @@
-"""Names of a package that are imported when they are first used (PEP 562), and what differs between systems: locks, folders, whole files.
+"""Names of a package that are imported when they are first used (PEP 562), and what differs between systems: locks, folders, whole files
+and Python itself.
 
 With the first, a module deep in a package can be imported without the needs of the package's other modules: a phone has only grpcio and
 protobuf.
@@ -42,6 +43,17 @@ def file_locks(what: str) -> ModuleType:
     except ModuleNotFoundError:
         raise ConfigError(f"{what} needs file locks, which this system does not have", hint="use Linux, macOS or WSL for it") from None
     return fcntl
+
+
+def interpreter() -> str:
+    """Return the path of this Python, with which a child process is started.
+
+    Raises `ConfigError` where there is none, as in a program that embeds Python.
+    """
+    if not sys.executable or not os.access(sys.executable, os.X_OK):
+        problem = f"child processes cannot be started: sys.executable is {sys.executable!r}, which is no program that may be run"
+        raise ConfigError(problem, hint="set sys.executable to a Python that has nearfar")
+    return sys.executable
 
 
 def data_folder(environment: Mapping[str, str] = os.environ) -> Path:

@@ -19,6 +19,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, Process
 from pydantic import ValidationError
 
+from ...protocols.lazy import interpreter
 from ...protocols.steps import Value
 from ..energy import look_for_battery, look_for_rapl
 from .processors import CPU, Accelerator, Component, Cpu, Presence, ProcessorKind, read_accelerators, read_cpu
@@ -28,7 +29,6 @@ ROOT: Final = Path("/")
 ENGINES: Final = {"llama.cpp": ("llama_cpp", "llama-cpp-python"), "onnxruntime": ("onnxruntime", "onnxruntime")}
 """The Python module of each engine, and the package that brings it."""
 NVML: Final = "nvml"
-LOOK: Final = (sys.executable, "-P", "-m", "nearfar.device.hardware.probe")  # -P: the user's working folder may hold a json.py
 _SECONDS: Final = 30.0
 """A GPU's driver may take seconds to start; one that takes longer than this hangs."""
 _LONGEST_COMPLAINT: Final = 500
@@ -81,13 +81,15 @@ class Hardware(Drivers):
     heat: Heat
 
 
-async def look_at_drivers(root: Path = ROOT, *, command: Sequence[str] = LOOK, seconds: float = _SECONDS) -> Drivers:
+async def look_at_drivers(root: Path = ROOT, *, command: Sequence[str] = (), seconds: float = _SECONDS) -> Drivers:
     """Look at all engines and energy readers at the same time.
 
     `root`: root of the file system in which the energy readers look.
-    `command`: the program that looks; the name of an engine, or `nvml`, is added to it.
+    `command`: the program that looks, this module by default; the name of an engine, or `nvml`, is added to it.
     `seconds`: time limit of each look. A look that takes longer is stopped, and its result is unknown.
     """
+    # -P: the user's working folder may hold a json.py.
+    command = command or (interpreter(), "-P", "-m", "nearfar.device.hardware.probe")
     engines: dict[str, InferenceEngine] = {}
     nvml: list[EnergyComponent] = []
 

@@ -25,7 +25,7 @@ import llama_cpp.llama_cpp
 from pydantic import ValidationError
 
 from ...protocols import ModelError
-from ...protocols.lazy import replace_text, state_folder
+from ...protocols.lazy import interpreter, replace_text, state_folder
 from ...protocols.steps import Value
 from ..hardware.processors import read_cpu
 from .devices import keep_log
@@ -112,7 +112,7 @@ def _try_first_passes() -> ExtraBuffers:
 def _first_pass(setting: str) -> str:
     """Run the first pass in a child process. Return how the child died; empty if it ended well."""
     # -P: the user's working folder may hold a json.py.
-    command = [sys.executable, "-P", "-W", "default", "-m", "nearfar.device.llama.extra_buffers", setting, str(_SECONDS)]
+    command = [interpreter(), "-P", "-W", "default", "-m", "nearfar.device.llama.extra_buffers", setting, str(_SECONDS)]
     try:
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
             words = _last_words(child)

@@ -5,7 +5,6 @@ import json
 import logging
 import signal
 import socket
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 from pydantic import JsonValue
 
 from ...protocols import DeadlineExceeded, ModelError, NearfarError, Stalled, StepRequest, Unavailable, WorkerCrashed
+from ...protocols.lazy import interpreter
 from .protocol import (
     BEAT,
     Frame,
@@ -312,7 +312,7 @@ class _Receiver(asyncio.Protocol):
 
 async def _spawn(connection: socket.socket, module: str, options: WorkerOptions) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable,
+        interpreter(),
         "-P",  # The user's working folder may hold a json.py.
         *("-W", "default"),  # PYTHONWARNINGS=error is meant for the user's own program.
         "-m",

@@ -312,6 +312,8 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
         reason = error.strerror or str(error)
         problem = reason if error.filename is None else f"{error.filename}: {reason}"
         hint = hint_for(error, "check that the path exists and that you may read and write it")
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            hint = "let the process open more files: ulimit -n 1024"
         fail(ConfigError(problem, hint=hint), as_json=as_json)
 
 

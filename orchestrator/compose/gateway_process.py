@@ -23,6 +23,7 @@ from ...cloud.config import A2aAgentConfig, GatewayLimits, ProviderConfig, build
 from ...protocols import Agent, AgentCard, ConfigError, DeadlineExceeded, NearfarError, Side, StepEvent, StepRequest, Unavailable, stream
 from ...protocols.agent import LoopBound
 from ...protocols.errors import BY_REASON
+from ...protocols.lazy import interpreter
 from ...protocols.limits import ask_for_open_files
 from ..agents import AgentPool
 from ..storage.owners import SocketFolder, remove_abandoned
@@ -132,7 +133,7 @@ class GatewayProcess:
                 raise Unavailable("the gateway process is closed")
             await self._stop()
             # -P: the user's working folder may hold a json.py, and the child holds the provider's key.
-            command = [sys.executable, "-P", "-m", "nearfar.orchestrator.compose.gateway_process"]
+            command = [interpreter(), "-P", "-m", "nearfar.orchestrator.compose.gateway_process"]
             self._process = await anyio.open_process(command, stderr=None, start_new_session=True)
             address = await self._handshake(self._process)
             remote = await RemoteAgent.connect(address, token=self._token, resume_timeout=_RESUME_SECONDS)

@@ -25,6 +25,7 @@ from mcp_types import jsonrpc_message_adapter
 
 from ...protocols import ConfigError
 from ...protocols.address import is_loopback
+from ...protocols.lazy import interpreter
 from ...protocols.secrets import quote, secret
 from . import McpServerConfig
 
@@ -163,7 +164,7 @@ def _command(config: McpServerConfig, environment: Mapping[str, str]) -> Sequenc
     if sys.platform != "linux":
         return [program, *config.args]
     # By a program that becomes the server: a function between fork and exec is not safe where there are threads.
-    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), program, config.command, *config.args]
+    return [interpreter(), "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), program, config.command, *config.args]
 
 
 async def _stop(process: Process) -> None:

@@ -1,5 +1,6 @@
 """`nearfar config`, `keys` and `memory add`, shell completion, and an output that cannot be written."""
 
+import errno
 import json
 import os
 import subprocess
@@ -8,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.cli.running import report_errors
 
 keyring = pytest.importorskip("keyring", reason="keys are kept by an extra: pip install 'nearfar[cloud]'")
 from keyring.backend import KeyringBackend
@@ -201,6 +204,12 @@ def test_a_full_output_is_one_clear_error(arguments: list[str]) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: the output cannot be written")
     assert "Traceback" not in done.stderr
+
+
+def test_too_few_open_files_are_named_as_the_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), report_errors():
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    assert capsys.readouterr().err == "error: Too many open files\n  let the process open more files: ulimit -n 1024\n"
 
 
 def test_a_python_that_drops_docstrings_runs_commands(tmp_path: Path) -> None:

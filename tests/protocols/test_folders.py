@@ -1,11 +1,11 @@
-"""The folders of the user's data."""
+"""The folders of the user's data, and the Python of child processes."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from nearfar import ConfigError
+from nearfar import ConfigError, Hybrid
 from nearfar.orchestrator.compose import model_path
 from nearfar.protocols.lazy import cache_folder, data_folder, state_folder
 
@@ -56,3 +56,13 @@ def test_the_folder_of_an_unknown_user_is_refused() -> None:
         data_folder({"NEARFAR_HOME": "~no-such-user/mine"})
     with pytest.raises(ConfigError, match="that user's folder is not known"):
         model_path("~no-such-user/model.gguf")
+
+
+@pytest.mark.parametrize("program", [None, "", "/no/such/python"])
+def test_a_program_that_embeds_python_is_told_why_no_worker_starts(program: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", program)
+    with Hybrid(near="near", far="far") as hybrid:
+        for mode in ("only_on_device", "only_in_cloud"):
+            with pytest.raises(ConfigError, match="child processes cannot be started") as caught:
+                hybrid.run_sync("What is the employer of Ines Falk?", mode=mode, sensitivity="public")
+            assert caught.value.hint == "set sys.executable to a Python that has nearfar"

@@ -22,6 +22,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from ....protocols import ConfigError, DeadlineExceeded, NearfarError, Unavailable, WorkerCrashed
 from ....protocols.errors import BY_REASON, travelling_class
+from ....protocols.lazy import interpreter
 from ...routing.outcome_records import RunRecord
 from . import Study
 from .workbench import Item, Workbench
@@ -116,7 +117,7 @@ class _Worker:
             if self._listening is not None and not self._listening.done():
                 return
             await self._stop()
-            command = [sys.executable, "-m", "nearfar.orchestrator.lab.study.pools"]
+            command = [interpreter(), "-m", "nearfar.orchestrator.lab.study.pools"]
             self._process = await anyio.open_process(command, stderr=None, start_new_session=True)
             output = await self._handshake(self._process)
             self._listening = asyncio.create_task(self._listen(output))
