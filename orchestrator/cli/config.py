@@ -392,7 +392,7 @@ def show_config(config: options.Config = None, as_json: options.AsJson = False) 
     """Print every key with its value and where that comes from: a line of the file, the preset, or the default. Secrets are not shown."""
     with report_errors(as_json=as_json):
         loaded = chosen_config(options.AgentChoice(config, None, None))
-        path = config or (options.DEFAULT_CONFIG if options.DEFAULT_CONFIG.exists() else None)
+        path = options.config_file(config)
         values = effective_values(loaded, path)
         data = {"file": None if path is None else str(path), "keys": [asdict(value) for value in values]}
         show(data, _lines(values, path), as_json=as_json)

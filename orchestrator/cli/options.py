@@ -1,5 +1,6 @@
 """The options that several commands share, and small records of what was given for them."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -85,14 +86,13 @@ def read_config(path: Path | None) -> "NearfarConfig | None":
     """Return the configuration in `path` or, if that is None, in ./nearfar.toml; None without either. Raise `ConfigError`."""
     from ..compose.config import load_config
 
-    if path is None and not DEFAULT_CONFIG.exists():
-        return None
-    return load_config(path or DEFAULT_CONFIG)
+    file = config_file(path)
+    return None if file is None else load_config(file)
 
 
 def config_file(path: Path | None) -> Path | None:
-    """Return the file that `read_config` reads; None where it reads none."""
-    return path or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
+    """Return the file that `read_config` reads; None where it reads none. A broken link is no reason to go on without its policy."""
+    return path or (DEFAULT_CONFIG if os.path.lexists(DEFAULT_CONFIG) else None)
 
 
 def read_section(path: Path | None, name: str, default: Callable[[], Section]) -> Section:

@@ -241,6 +241,8 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors on Windows put a mark before it
     except FileNotFoundError:
+        if path.is_symlink():
+            raise ConfigError(f"{path} is a link to {path.readlink()}, which does not exist", hint="correct or remove it") from None
         raise ConfigError(f"there is no {path}", hint="create it, or name another with --config") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} cannot be read: {error}", hint="save it as UTF-8") from error

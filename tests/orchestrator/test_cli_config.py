@@ -83,6 +83,13 @@ def test_without_a_file_the_shipped_pair_is_in_force() -> None:
     assert found["policy.minimum_confidence"]["source"] == "shipped"
 
 
+def test_a_configuration_that_is_a_broken_link_is_not_passed_over() -> None:
+    Path("nearfar.toml").symlink_to("gone.toml")
+    for command in (("config", "show"), ("run", "What is the mayor of Port Alder?"), ("policy", "check")):
+        refused = nearfar(*command)
+        assert (refused.exit_code, "nearfar.toml is a link to gone.toml, which does not exist" in refused.output) == (2, True)
+
+
 def test_secrets_are_named_and_never_shown(monkeypatch: pytest.MonkeyPatch, ring: DictKeyring) -> None:
     file = '[far]\nprovider = "openai"\nmodel = "m"\n\n[other_far.ours]\nprovider = "openai"\nmodel = "m"\n'
     Path("nearfar.toml").write_text(file + 'base_url = "https://ours.example/v1"\nkey_variable = "OUR_KEY"\n', encoding="utf-8")
