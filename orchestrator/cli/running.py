@@ -131,7 +131,7 @@ def print_json(value: object) -> None:
     if sys.stdout is None:
         return
     with _writing():
-        takes_all = (output.file.encoding or "utf-8").lower().replace("-", "") == "utf8"
+        takes_all = output.encoding.replace("-", "") == "utf8"
         output.file.write(json.dumps(value, ensure_ascii=not takes_all) + "\n")
         output.file.flush()
 

@@ -181,7 +181,9 @@ async def test_a_call_that_needs_approval_is_put_to_the_user_of_the_host(mode: s
 
 @pytest.mark.parametrize("content", [None, {}, {"approve": "true"}, {"approve": "yes"}, {"approve": 1}, {"other": True}])
 @ERAS
-async def test_an_answer_that_is_no_plain_yes_is_a_no(mode: str, content: dict[str, str | int | bool] | None, tmp_path: Path) -> None:
+async def test_an_answer_that_is_no_plain_yes_is_a_no(
+    mode: str, content: dict[str, str | int | float | bool | list[str] | None] | None, tmp_path: Path
+) -> None:
     delete, deleted = deleting()
     near = ScriptedAgent([ToolCall(id="1", name="delete", arguments={"name": "a.txt"}), "done"])
 
