@@ -74,6 +74,8 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 - 
         yield from _models_in(argument)
 
 
+_LONGEST: Final = 1_000_000
+"""Characters of a file: more would be another kind of file, or a device without an end."""
 _VARIABLE: Final = "_variable"
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _SECRET_WORDS: Final = re.compile(
@@ -239,7 +241,8 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     """
     path = as_path("path", path)
     try:
-        text = path.read_text(encoding="utf-8-sig")  # editors on Windows put a mark before it
+        with path.open(encoding="utf-8-sig") as file:  # editors on Windows put a mark before it
+            text = file.read(_LONGEST + 1)
     except FileNotFoundError:
         if path.is_symlink():
             raise ConfigError(f"{path} is a link to {path.readlink()}, which does not exist", hint="correct or remove it") from None
@@ -248,6 +251,8 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         raise ConfigError(f"{path} cannot be read: {error}", hint="save it as UTF-8") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}", hint="name a file that you may read") from error
+    if len(text) > _LONGEST:
+        raise ConfigError(f"{path} has more than {_LONGEST:,} characters", hint="name a nearfar.toml")
     return config_of(text, path)
 
 

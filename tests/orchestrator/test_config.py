@@ -121,6 +121,12 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     assert caught.value.hint == "save it as UTF-8"
 
 
+def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "nearfar.toml").symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match=r"has more than 1,000,000 characters"):
+        load_config(tmp_path / "nearfar.toml")
+
+
 _VALUES = st.recursive(
     st.booleans() | st.integers(-5, 5) | st.text(alphabet="abc", max_size=3).map(lambda text: f'"{text}"'),
     lambda inner: st.lists(inner, max_size=2),
