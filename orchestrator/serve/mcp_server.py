@@ -16,6 +16,7 @@ from uuid import uuid4
 from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.server.request_state import RequestStateSecurity
 from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_REQUEST, ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult, ToolAnnotations
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 _PREFIX: Final = "mcp-"
 """Beginning of the ids of the runs that were begun here. A host sees no others."""
 _LISTED: Final = 100
+_QUESTION_SECONDS: Final = 24 * 60 * 60
+"""For which a host may let its user think about a tool call. The run itself waits for ever, and can be resumed by command."""
 _INSTRUCTIONS: Final = (
     "`run` gives a task to a model on this device, which asks a model in the cloud where the owner's policy allows it and it pays. "
     "Its text stays on the device unless the policy says otherwise."
@@ -176,7 +179,14 @@ def mcp_server(hybrid: Hybrid, config: ServeConfig = ServeConfig()) -> MCPServer
     """Return a server with the tools `run` and, if the `Hybrid` has a memory, `recall`; with the caller's runs and traces as resources,
     if they are kept."""
     face = McpFace(hybrid, config)
-    server = MCPServer("nearfar", version=version("nearfar"), instructions=_INSTRUCTIONS, middleware=[_identify], log_level="WARNING")
+    server = MCPServer(
+        "nearfar",
+        version=version("nearfar"),
+        instructions=_INSTRUCTIONS,
+        middleware=[_identify],
+        log_level="WARNING",
+        request_state_security=RequestStateSecurity.ephemeral(ttl=_QUESTION_SECONDS),
+    )
     server.add_tool(face.run, annotations=ToolAnnotations(read_only_hint=False, open_world_hint=True))
     if hybrid.memory is not None:
         server.add_tool(face.recall, annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))

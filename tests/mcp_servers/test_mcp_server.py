@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -17,6 +19,7 @@ pytest.importorskip("mcp", reason="MCP is an extra: pip install 'nearfar[mcp]'")
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server import request_state
 from mcp_types import METHOD_NOT_FOUND, CallToolResult, ElicitResult, ErrorData
 
 from nearfar import Hybrid, MemoryStore, Mode, Policy, RecallConfig, ScriptedAgent, Sensitivity, Side, TaskMemory, Tier, ToolCall, tool
@@ -177,6 +180,22 @@ async def test_a_call_that_needs_approval_is_put_to_the_user_of_the_host(mode: s
     assert deleted == (["a.txt"] if says else [])
     assert result.structured_content is not None
     assert result.structured_content["text"] == "done"
+
+
+async def test_a_yes_may_come_hours_after_the_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    delete, deleted = deleting()
+    near = ScriptedAgent([ToolCall(id="1", name="delete", arguments={"name": "a.txt"}), "done"])
+
+    async def answer(context: object, params: object) -> ElicitResult:
+        monkeypatch.setattr(request_state, "time", SimpleNamespace(time=lambda: time.time() + 8 * 60 * 60))
+        return ElicitResult(action="accept", content={"approve": True})
+
+    async with (
+        Hybrid(near=near, tools=[delete], records=tmp_path / "runs") as hybrid,
+        Client(mcp_server(hybrid), mode="auto", elicitation_callback=answer) as client,
+    ):
+        await run(client)
+    assert deleted == ["a.txt"]
 
 
 @pytest.mark.parametrize("content", [None, {}, {"approve": "true"}, {"approve": "yes"}, {"approve": 1}, {"other": True}])
