@@ -167,7 +167,7 @@ async def test_checks_of_eva_are_bought_like_plans(triggers: list[str]) -> None:
 
 
 async def test_under_a_rate_of_dollars_answers_are_checked_only_where_that_is_due() -> None:
-    policy = {"strategy": "eva", "router": {"dollars_per_hour": 100.0}}
+    policy = {"strategy": "eva", "router": {"dollars_per_hour": AMPLE}}
     assert went_far(await serve(policy, 10)) == 0
     assert went_far(await serve({**policy, "supervision": {"triggers": ["answer"]}}, 10)) == 10
 
