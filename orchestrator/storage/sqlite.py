@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from typing import Final, TypeVar
 
 from ...protocols import StoreError, StoreUnavailable
@@ -90,6 +90,7 @@ class SqliteConnections:
 
     def __init__(self, path: str, driver: Driver, naming: Naming, prepare: Callable[[Connection], None]) -> None:
         self._path = path
+        self._log_paths = (path + LOG, path + LOG_INDEX)
         self._naming = naming
         self._driver = driver
         self._prepare = prepare
@@ -155,7 +156,7 @@ class SqliteConnections:
             with self._naming.translated(self._path, self._driver.errors):
                 connection = self._checked_out()
                 try:
-                    self._check_files(connection)
+                    self._check_file()
                     connection.execute("BEGIN")
                     with self._unchanged(connection):
                         yield connection
@@ -230,13 +231,13 @@ class SqliteConnections:
         self._unlocked[connection] = (reason, before)
         return connection
 
+    def _unchanged(self, connection: Connection) -> AbstractContextManager[None]:
+        """Return a context for a block on the connection, which may have opened the file without locks."""
+        return self._read_unlocked(*self._unlocked[connection]) if connection in self._unlocked else nullcontext()
+
     @contextmanager
-    def _unchanged(self, connection: Connection) -> Iterator[None]:
+    def _read_unlocked(self, reason: Exception, before: tuple[int, int, int]) -> Iterator[None]:
         """Raise the reason why the file was opened without locks if the block writes, or if the file was changed while it was read."""
-        if connection not in self._unlocked:
-            yield
-            return
-        reason, before = self._unlocked[connection]
         try:
             yield
         except self._driver.errors:
@@ -256,12 +257,12 @@ class SqliteConnections:
         """Raise `StoreUnavailable` if what is written now would go into a file without a name, and end with the connection."""
         self._check_file()
         known = self._logs[connection]
-        for path in (self._path + LOG, self._path + LOG_INDEX):
+        for path in self._log_paths:
             found = identity(path)
-            if path in known and known[path] != found:
-                raise self._lost(path)
-            if found is not None:  # on a new file, SQLite makes them with the first transaction
+            if found is not None and path not in known:  # on a new file, SQLite makes them with the first transaction
                 known[path] = found
+            elif known.get(path) != found:
+                raise self._lost(path)
 
     def _lost(self, path: str) -> StoreUnavailable:
         message = f"{path} was removed or replaced while this process had the {self._naming.what} open"

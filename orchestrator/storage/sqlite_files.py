@@ -270,7 +270,8 @@ FileIdentity = tuple[int, int]
 
 def identity(path: str) -> FileIdentity | None:
     """Return what tells a file that is open from another one of its name; None: there is no file that can be reached."""
-    with contextlib.suppress(OSError):
+    try:
         found = os.stat(path)
-        return (found.st_dev, found.st_ino)
-    return None
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino)
