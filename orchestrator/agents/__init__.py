@@ -27,7 +27,7 @@ from ...protocols import (
 from ...protocols.agent import CountsTokens
 from ...protocols.secrets import log_defect
 from ..task.results import Result
-from ..util.runtime import HomeLoop, cancel_task
+from ..util.runtime import HomeLoop, cancel_task, shielded
 from .breaker import Health, Trial
 
 logger = logging.getLogger(__name__)
@@ -186,8 +186,7 @@ class AgentHandle:
         """
         if self._opening_on is None or self._opening_on.done():
             self._opening_on = asyncio.create_task(self.open())
-            self._opening_on.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps there is no caller left
-        return await asyncio.shield(self._opening_on)
+        return await shielded(self._opening_on)
 
     async def count_tokens(self, request: StepRequest) -> int | None:
         """Return the tokens of a step's prompt by the agent's own tokenizer; None: the agent cannot count. Raises what `open` raises."""

@@ -13,7 +13,7 @@ import anyio
 from ...protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest, StoreUnavailable
 from ..compression.conversation import conversation_tokens, estimated_tokens
 from ..task.routing_policy import AmountsConfig, LimitsConfig
-from ..util.runtime import in_thread
+from ..util.runtime import in_thread, shielded
 from . import Balance, BudgetBook, BudgetScope, Caps, Claim, Commitment, Reservation, Shortage, Spent, Units, grant
 
 logger = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ class Account:
             return work()
         doing = asyncio.get_running_loop().run_in_executor(None, work)
         try:
-            return await asyncio.shield(doing)
+            return await shielded(doing)
         except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([doing])

@@ -13,7 +13,7 @@ from contextlib import ExitStack, aclosing, contextmanager, suppress
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from ...protocols import ConfigError, Unavailable
-from ..util.runtime import HomeLoop, forked, task_lost
+from ..util.runtime import HomeLoop, call_in_loop, forked, shielded, task_lost
 
 T = TypeVar("T")
 Event = TypeVar("Event")
@@ -47,8 +47,7 @@ class _Thread(NamedTuple):
     def end(self, seconds: float | None) -> None:
         """Stop the loop and wait for its end: None for as long as it takes, 0 not at all."""
         if self.thread.is_alive():  # in a forked process it is not
-            with suppress(RuntimeError):  # it has just been closed
-                self.loop.call_soon_threadsafe(self.stop.set)
+            call_in_loop(self.loop, self.stop.set)
             if seconds != 0 and self.thread is not threading.current_thread():
                 self.thread.join(seconds)
 
@@ -97,8 +96,7 @@ class _Job(Generic[T]):
     def cancel(self) -> None:
         """Cancel the coroutine without waiting for its end."""
         if not self.ended.done():
-            with suppress(RuntimeError):  # the loop is closed, and nothing runs there
-                self._loop.call_soon_threadsafe(self._cancel)
+            call_in_loop(self._loop, self._cancel)
 
     def abort(self) -> None:
         """Cancel the coroutine and wait for its end. Does nothing once it has ended."""
@@ -191,7 +189,7 @@ class BlockingCalls:
             return await start()
         job = self._job(start)
         try:
-            return await asyncio.shield(asyncio.wrap_future(job.ended))
+            return await shielded(asyncio.wrap_future(job.ended))
         finally:
             job.cancel()
 
@@ -208,11 +206,11 @@ class BlockingCalls:
         async def pass_on() -> None:
             async with aclosing(start()) as given:
                 async for event in given:
-                    loop.call_soon_threadsafe(events.put_nowait, event)
+                    call_in_loop(loop, events.put_nowait, event)
 
         job = self._job(pass_on)
         try:
-            job.ended.add_done_callback(lambda _: loop.call_soon_threadsafe(events.put_nowait, None))
+            job.ended.add_done_callback(lambda _: call_in_loop(loop, events.put_nowait, None))
             while (passed := await events.get()) is not None:
                 yield passed
             job.ended.result()

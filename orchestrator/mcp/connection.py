@@ -32,7 +32,7 @@ from ...protocols.validation import parse_output
 from ..agents.breaker import Health
 from ..task.context import ask_approver
 from ..task.tools import Approver
-from ..util.runtime import cancel_task
+from ..util.runtime import cancel_task, shielded
 from . import McpServerConfig, PinnedTool, offered_tool
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class McpConnection:
         self._serving = asyncio.create_task(self._serve(opened, self._leaving), context=Context())
         try:
             async with asyncio.timeout(self.config.start_seconds):
-                return await asyncio.shield(opened)
+                return await shielded(opened)
         except TimeoutError:
             raise Unavailable(f"the MCP server {self.name} did not answer within {self.config.start_seconds:g} s") from None
         finally:

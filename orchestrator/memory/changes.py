@@ -15,7 +15,7 @@ import orjson
 
 from ...protocols import NotFound
 from ...protocols.items import ItemAddress, Namespace, Source, Tier, within
-from ..util.runtime import in_thread
+from ..util.runtime import call_in_loop, in_thread
 from .engine import Engine, Forgotten, Position
 from .merge import merge
 from .operation import Principal, Sibling, address_tag, seconds
@@ -50,7 +50,7 @@ class Watchers:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            loop.call_soon_threadsafe(woken.set)
+            call_in_loop(loop, woken.set)
 
         with self.calling(wake):
             while True:

@@ -11,7 +11,7 @@ from ...protocols import ApprovalNeeded, ApprovalRequest, NearfarError, NotFound
 from ..storage import DatabaseSession, TableDatabase
 from ..task.context import ask_approver
 from ..task.tools import NOT_RUN, UNKNOWN, Approver, Effect, Tool, outcome_of
-from ..util.runtime import in_thread
+from ..util.runtime import in_thread, shielded
 from ..util.text import digest
 from . import nested_scope, parse_record
 from .effects import EffectEntry, EffectIntent, EffectRecords, EffectState
@@ -148,7 +148,7 @@ class EffectLedger:
         is_made_again = running.repetition.is_wanted and tool.declared.effect in REPEATABLE
         if not running.is_recorded and not is_made_again:
             # What the tool has done is known now, and would not be known again.
-            await asyncio.shield(self._writer.write(partial(self._records.finish, key=intent.key, result=result)))
+            await shielded(asyncio.create_task(self._writer.write(partial(self._records.finish, key=intent.key, result=result))))
         return result
 
     def _note_overdue(self, running: RunningCall, intent: EffectIntent, result: ToolResult) -> None:

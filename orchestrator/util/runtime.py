@@ -6,11 +6,11 @@ import os
 import queue
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, TypeVarTuple
 
 import anyio
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 _IS_UNTRACED: Final[ContextVar[bool]] = ContextVar("nearfar_untraced", default=False)
@@ -76,8 +77,7 @@ async def run_in_daemon_thread(function: Callable[[], object]) -> object:
             report = (None, RuntimeError(f"StopIteration: {error.value}"))
         except BaseException as error:  # a thread boundary: raised again in the caller
             report = (None, error)
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, *report)
+        call_in_loop(loop, settle, *report)
 
     _idle_worker().do(work)
     return await outcome
@@ -136,6 +136,21 @@ async def cancel_task(task: asyncio.Task[Any]) -> None:
             await asyncio.wait([task])
     if not task.cancelled():
         task.exception()  # asked for, so that asyncio does not report it as lost
+
+
+def shielded(future: asyncio.Future[T]) -> asyncio.Future[T]:
+    """Shield a future as `asyncio.shield` does. If its caller is cancelled, its error is ignored.
+
+    asyncio reports the error of a future that failed after its caller was cancelled as one that was never retrieved.
+    """
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return asyncio.shield(future)
+
+
+def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[*Ts], object], *arguments: *Ts) -> None:
+    """Call a function in an event loop, from any thread, with the caller's context variables. Does nothing if the loop is closed."""
+    with suppress(RuntimeError):  # asyncio's error for that; a look before the call could be too early
+        loop.call_soon_threadsafe(call, *arguments)
 
 
 class HomeLoop:

@@ -1,6 +1,7 @@
 """`ChatNearfar`: a `Hybrid` as a chat model of LangChain. LangChain's standard suites are in `tests/judges/test_langchain.py`."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -9,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage, trim_messages
@@ -294,6 +296,59 @@ async def test_a_caller_that_leaves_cancels_the_step(*, is_elsewhere: bool) -> N
         assert await asyncio.to_thread(agent.ended.acquire, timeout=5)
     assert agent.cancelled_steps == 2
     await hybrid.aclose()
+
+
+class SlowToLeave(ScriptedAgent):
+    """An agent whose cancelled steps end when they may."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(script)
+        self.may_leave = threading.Event()
+
+    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+        try:
+            async with aclosing(super().step(request)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            await asyncio.to_thread(self.may_leave.wait)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("loop_ends", [False, True])
+def test_a_caller_that_leaves_hears_no_more_of_its_task(caplog: pytest.LogCaptureFixture, *, is_streamed: bool, loop_ends: bool) -> None:
+    """The task ends in the loop of sync calls after its caller has left, or after the caller's loop has ended."""
+    agent = SlowToLeave(["first", ["one", anyio.Event(), "two"]])
+    with Hybrid(near=agent) as hybrid:
+        model = ChatNearfar(hybrid=hybrid, options={"strategy": "device"})
+
+        async def leave() -> None:
+            async with aclosing(model.astream("Wait.")) as stream:  # type: ignore[type-var]  # it is a generator
+                async for _ in stream:
+                    break
+
+        async def give_up() -> None:
+            answering = asyncio.create_task(model.ainvoke("Wait."))
+            while len(agent.requests) < 2:
+                await anyio.lowlevel.checkpoint()
+            answering.cancel()
+            await asyncio.wait([answering])
+
+        async def call() -> None:
+            await (leave() if is_streamed else give_up())
+            if not loop_ends:
+                agent.may_leave.set()
+                await asyncio.to_thread(hybrid.close)
+                await anyio.lowlevel.checkpoint()
+                gc.collect()
+
+        agent.may_leave.set()
+        model.invoke("Hello")
+        agent.may_leave.clear()
+        asyncio.run(call())
+        agent.may_leave.set()
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 async def test_a_node_of_langgraph_names_the_session_by_its_thread() -> None:

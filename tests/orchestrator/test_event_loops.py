@@ -13,8 +13,10 @@ import pytest
 from nearfar import Hybrid
 from nearfar.orchestrator.compose import NearConfig, open_local
 from nearfar.orchestrator.lab.worlds.loading import SearchWorld
+from nearfar.orchestrator.memory.changes import Watchers
 from nearfar.orchestrator.task.policy import Policy
 from nearfar.orchestrator.task.stores import MemoryConfig, RunsConfig
+from nearfar.orchestrator.util.runtime import shielded
 from nearfar.protocols import Agent, ConfigError, NotFound, ScriptedAgent, Sensitivity, Side
 
 pytestmark = pytest.mark.timeout(120)
@@ -132,6 +134,35 @@ def test_a_loop_that_is_closed_without_shutting_down_leaves_no_process_behind() 
     del loop, hybrid
     gc.collect()  # so that asyncio says here what it has to say of the loop
     assert children() == before
+
+
+def test_a_write_to_the_memory_succeeds_where_a_watcher_was_left_in_a_closed_loop() -> None:
+    watchers = Watchers()
+    looks = watchers.looks(60)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(anext(looks))
+    loop.close()
+    assert watchers.count == 1
+    watchers.notify()
+
+
+def test_an_error_behind_a_shield_is_not_reported_as_lost_where_its_caller_has_left() -> None:
+    heard: list[object] = []
+
+    async def lived() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: heard.append(context))
+        future: asyncio.Future[None] = loop.create_future()
+        waiting = asyncio.ensure_future(shielded(future))
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        future.set_exception(NotFound("nobody asks for it any more"))
+        await asyncio.sleep(0)
+        del future
+        gc.collect()
+
+    asyncio.run(lived())
+    assert heard == []
 
 
 def test_an_agent_that_was_opened_in_another_loop_is_refused_at_once() -> None:
