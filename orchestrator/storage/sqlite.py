@@ -102,8 +102,8 @@ class SqliteConnections:
         self._writer: Connection | None = None
         self._readers: list[Connection] = []
         self._file: FileIdentity | None = None
-        self._logs: dict[Connection, dict[str, FileIdentity]] = {}
-        """The log and its index of each open connection. SQLite removes them only with the last connection of all processes."""
+        self._logs: dict[str, FileIdentity] = {}
+        """The log and its index since the writer was opened. SQLite removes them only with the last connection of all processes."""
         self._unlocked: dict[Connection, tuple[Exception, tuple[int, int, int]]] = {}
         """Connections that read the file as it is, with the reason and the state of the file."""
 
@@ -117,12 +117,10 @@ class SqliteConnections:
         try:
             with self._naming.translated(self._path, self._driver.errors):
                 self._check()
-                if self._writer is None:
-                    self._writer = self._open()
-                connection = self._writer
+                connection = self._opened_writer()
                 retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), seconds=LOCK_TIMEOUT, errors=self._driver.errors)
                 try:
-                    self._check_files(connection)
+                    self._check_files()
                     with self._unchanged(connection):
                         yield connection
                     connection.execute("COMMIT")
@@ -141,10 +139,9 @@ class SqliteConnections:
         self._check()
         with self._writer_turn, self._naming.translated(self._path, self._driver.errors):
             self._check()
-            if self._writer is None:
-                self._writer = self._open()
-            self._check_files(self._writer)
-            yield self._writer
+            connection = self._opened_writer()
+            self._check_files()
+            yield connection
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -187,6 +184,11 @@ class SqliteConnections:
         if self._is_closed:
             raise StoreUnavailable(f"the {self._naming.what} is closed")
 
+    def _opened_writer(self) -> Connection:
+        if self._writer is None:
+            self._writer, self._logs = self._open(), {}
+        return self._writer
+
     def _checked_out(self) -> Connection:
         with self._lock:
             if self._readers:
@@ -203,7 +205,6 @@ class SqliteConnections:
         self._close(connection)
 
     def _close(self, connection: Connection) -> None:
-        self._logs.pop(connection, None)
         self._unlocked.pop(connection, None)
         connection.close()
 
@@ -215,7 +216,6 @@ class SqliteConnections:
         except self._driver.errors as error:
             connection = self._open_unlocked(error)
         self._file = self._file or identity(self._path)
-        self._logs[connection] = {}
         return connection
 
     def _open_unlocked(self, reason: Exception) -> Connection:
@@ -253,15 +253,14 @@ class SqliteConnections:
         if identity(self._path) != self._file:
             raise self._lost(self._path)
 
-    def _check_files(self, connection: Connection) -> None:
+    def _check_files(self) -> None:
         """Raise `StoreUnavailable` if what is written now would go into a file without a name, and end with the connection."""
         self._check_file()
-        known = self._logs[connection]
         for path in self._log_paths:
             found = identity(path)
-            if found is not None and path not in known:  # on a new file, SQLite makes them with the first transaction
-                known[path] = found
-            elif known.get(path) != found:
+            if found is not None and path not in self._logs:  # on a new file, SQLite makes them with the first transaction
+                self._logs[path] = found
+            elif self._logs.get(path) != found:
                 raise self._lost(path)
 
     def _lost(self, path: str) -> StoreUnavailable:
