@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from ..protocols import ConfigError, Prices
 from ..protocols.attachments import Value
-from ..protocols.lazy import data_folder, hint_for, replace_text
+from ..protocols.system import data_folder, hint_for, replace_text
 
 
 class PriceLine(Prices):

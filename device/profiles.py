@@ -20,8 +20,8 @@ import anyio
 from pydantic import AwareDatetime, Field, ValidationError
 
 from ..protocols import EnergySource, Execution, Finished, Message, ModelError, Performance, StepRequest, ToolChoice, ToolSpec, complete
-from ..protocols.lazy import replace_text, state_folder
 from ..protocols.steps import Value
+from ..protocols.system import replace_text, state_folder
 from .energy import EnergyInterval, Measuring, Meter, open_reader
 from .hardware.processors import CPU, read_cpu
 

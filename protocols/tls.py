@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from .address import Address, fingerprint_of
 from .errors import ConfigError, Unavailable
-from .lazy import creating
+from .system import creating
 
 if TYPE_CHECKING:
     import grpc  # imported where it is used: servers of HTTP need the rest of this module alone

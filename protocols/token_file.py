@@ -33,8 +33,8 @@ from typing import Final
 import anyio
 
 from .errors import ConfigError, NotFound
-from .lazy import file_locks, hint_for, replace_text
 from .security import ANY_CERTIFICATE, Scope, TokenRecord, Tokens, hashed, is_digest, system_time, token_records
+from .system import file_locks, hint_for, replace_text
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ whose conformance suite checks agents of your own.
 """
 
 from nearfar import protocols
-from nearfar.protocols.lazy import lazy_names
+from nearfar.protocols import lazy_names
 
 _NAMES = {
     "cloud.config": "A2aAgentConfig GatewayLimits ProviderConfig",

@@ -19,8 +19,8 @@ import anyio
 from anyio.abc import ByteReceiveStream, Process
 from pydantic import ValidationError
 
-from ...protocols.lazy import interpreter
 from ...protocols.steps import Value
+from ...protocols.system import interpreter
 from ..energy import look_for_battery, look_for_rapl
 from .processors import CPU, Accelerator, Component, Cpu, Presence, ProcessorKind, read_accelerators, read_cpu
 from .state import Battery, Heat, Memory, Power, read_heat, read_memory, read_power

@@ -25,8 +25,8 @@ import llama_cpp.llama_cpp
 from pydantic import ValidationError
 
 from ...protocols import ModelError
-from ...protocols.lazy import interpreter, replace_text, state_folder
 from ...protocols.steps import Value
+from ...protocols.system import interpreter, replace_text, state_folder
 from ..hardware.processors import read_cpu
 from .devices import keep_log
 

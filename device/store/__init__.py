@@ -16,8 +16,8 @@ from typing import Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from ...protocols import ConfigError, ModelError, ModelNotFound, NearfarError
-from ...protocols.lazy import data_folder, expand_home, replace_text
 from ...protocols.steps import Value
+from ...protocols.system import data_folder, expand_home, replace_text
 from ..gguf import check_part, model_parts, read_header
 from .download import Progress, content_of, locked, sha256_of
 from .hub import PREFIX, HubFile, HubOptions, HubReference, ModelHub, Snapshot

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import ConfigError, Unavailable
-from ...protocols.lazy import data_folder, replacing
+from ...protocols.system import data_folder, replacing
 from .download import Progress, Transfer
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ...protocols import ConfigError, NearfarError, Unavailable
-from ...protocols.lazy import file_locks, is_full, replace_text
+from ...protocols.system import file_locks, is_full, replace_text
 
 if TYPE_CHECKING:
     import httpx

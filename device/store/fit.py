@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import ConfigError, ModelError
-from ...protocols.lazy import expand_home
+from ...protocols.system import expand_home
 from ..gguf import model_parts, read_header
 from ..gguf_file import read_gguf
 from ..llama import Footprint, ModelShape

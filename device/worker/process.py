@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 from pydantic import JsonValue
 
 from ...protocols import DeadlineExceeded, ModelError, NearfarError, Stalled, StepRequest, Unavailable, WorkerCrashed
-from ...protocols.lazy import interpreter
+from ...protocols.system import interpreter
 from .protocol import (
     BEAT,
     Frame,

@@ -15,8 +15,8 @@ import typer
 from rich.text import Text
 
 from ...protocols import ConfigError, Sensitivity
-from ...protocols.lazy import creating, hint_for
 from ...protocols.secrets import StoredKey
+from ...protocols.system import creating, hint_for
 from ..compose import EMBEDDED, anchored_model, far_handle, find_servers, how_to_set, model_store, parse_far, parse_near
 from ..compose.config import Config, holds_secret, named_variables, parse_config, provider_keys, usual_variable
 from ..task.policy import PRESETS, Preset

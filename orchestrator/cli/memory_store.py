@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ...protocols import ConfigError, NotFound
 from ...protocols.items import Source, Tier, parse_namespace
-from ...protocols.lazy import creating
+from ...protocols.system import creating
 from ..memory import memory_path, open_memory, recover_memory
 from ..task.stores import MemoryConfig
 from . import options

@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...protocols import ConfigError
-from ...protocols.lazy import hint_for
+from ...protocols.system import hint_for
 from ..compose.config import Config
 from ..compose.policy_file import config_findings, config_schema
 from ..routing.drafts import DEFAULT_CARD, baked, bind, by_role, is_by_role, opinions_of

@@ -12,7 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from ...protocols import ConfigError, Sensitivity, Side
-from ...protocols.lazy import replace_text
+from ...protocols.system import replace_text
 from ..lab.figures import require_matplotlib
 from ..lab.replay import RecordedCascade, has_drafts
 from ..lab.replay.calibration import RouterCalibration, target_of

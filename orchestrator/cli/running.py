@@ -23,7 +23,7 @@ from rich.table import Column, Table
 from rich.text import Text, TextType
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError, StoreError, UserError
-from ...protocols.lazy import hint_for
+from ...protocols.system import hint_for
 from ..util.text import printable
 
 Cell = str | Text

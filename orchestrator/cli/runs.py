@@ -13,7 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError, NotFound
-from ...protocols.lazy import replace_text
+from ...protocols.system import replace_text
 from ..runs import Run, RunState, title
 from ..runs.erasing import open_store, rewrite
 from ..runs.leases import RunDetails, read_details

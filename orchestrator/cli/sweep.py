@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...protocols import ConfigError, Unavailable, WorkerCrashed
-from ...protocols.lazy import replace_text
+from ...protocols.system import replace_text
 from ..compose import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig, runs_on_onnx
 from ..compose.hub import ServeConfig
 from ..lab.figures import require_matplotlib

@@ -18,9 +18,9 @@ from ...cloud.near_server import PROGRAMS, open_server, parse_server
 from ...cloud.near_server import NearServerConfig as NearServerConfig
 from ...cloud.near_server import find_servers as find_servers
 from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
-from ...protocols.lazy import expand_home
 from ...protocols.secrets import StoredKey
 from ...protocols.steps import Value
+from ...protocols.system import expand_home
 from ..agents import AgentHandle
 from ..task.stores import calls_folder
 from ..util.plugins import PLUGIN_TAG, FarPluginConfig, NearPluginConfig, has_plugin, names_plugin, open_plugin_agent, provider_tag

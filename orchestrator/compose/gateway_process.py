@@ -23,8 +23,8 @@ from ...cloud.config import A2aAgentConfig, GatewayLimits, ProviderConfig, build
 from ...protocols import Agent, AgentCard, ConfigError, DeadlineExceeded, NearfarError, Side, StepEvent, StepRequest, Unavailable, stream
 from ...protocols.agent import LoopBound
 from ...protocols.errors import BY_REASON
-from ...protocols.lazy import interpreter
 from ...protocols.limits import ask_for_open_files
+from ...protocols.system import interpreter
 from ..agents import AgentPool
 from ..storage.owners import SocketFolder, remove_abandoned
 from ..util.plugins import FarPluginConfig, open_plugin_agent

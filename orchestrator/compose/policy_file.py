@@ -17,7 +17,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from ...protocols import ConfigError, Side, StoreUnavailable, VersionConflict
-from ...protocols.lazy import replacing
+from ...protocols.system import replacing
 from ..routing.eligibility import PolicyFinding, unknown_prices
 from ..routing.policy_check import findings, require_usable, role_findings
 from ..task.policy import Policy

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ...protocols import ConfigError, Side
-from ...protocols.lazy import replace_text, replacing
+from ...protocols.system import replace_text, replacing
 from ..task.modes import Strategy
 from .replay.replayed import Online
 from .replay.simulation import Served, Simulation

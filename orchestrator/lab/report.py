@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from ...protocols.lazy import replace_text
+from ...protocols.system import replace_text
 from ..routing.outcome_records import RunRecord
 from ..util.text import page, table
 from .figures import Picture, draw_regret, draw_simulation, draw_world

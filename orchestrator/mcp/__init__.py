@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError, model_validator
 from ...protocols import ConfigError
 from ...protocols.address import is_loopback
 from ...protocols.items import Source, Tier
-from ...protocols.lazy import data_folder, hint_for, replace_text
 from ...protocols.steps import JsonSchema, Value
+from ...protocols.system import data_folder, hint_for, replace_text
 from ..task.stores import VariableName
 from ..task.tools import DEFAULT_RESULT_LIMIT, DEFAULT_TIME_LIMIT, Effect
 from ..util.text import digest

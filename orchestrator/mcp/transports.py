@@ -25,8 +25,8 @@ from mcp_types import jsonrpc_message_adapter
 
 from ...protocols import ConfigError
 from ...protocols.address import is_loopback
-from ...protocols.lazy import interpreter
 from ...protocols.secrets import quote, secret
+from ...protocols.system import interpreter
 from . import McpServerConfig
 
 if TYPE_CHECKING:

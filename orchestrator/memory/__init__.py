@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ...protocols import DeviceStateSource
-from ...protocols.lazy import data_folder
 from ...protocols.secrets import secret
+from ...protocols.system import data_folder
 from ..task.stores import MemoryConfig, RecallConfig
 from ..util.settings import Location
 

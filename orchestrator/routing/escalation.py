@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 from pydantic import Field, FiniteFloat, ValidationError, field_validator, model_validator
 
 from ...protocols import ConfigError
-from ...protocols.lazy import replace_text
 from ...protocols.steps import Value
+from ...protocols.system import replace_text
 from ..task.routing_policy import ObjectiveConfig
 from .answers import Answer
 from .looks import CROWD, DRAFT, Cost, Look, Signal, crowd

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from ...protocols import StoreUnavailable
 from ...protocols.address import is_readable_path
-from ...protocols.lazy import CLOSED_ON_EXEC, file_locks, is_full
+from ...protocols.system import CLOSED_ON_EXEC, file_locks, is_full
 from .sqlite_files import make_private
 
 _held: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()

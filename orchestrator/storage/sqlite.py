@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from typing import Final, TypeVar
 
 from ...protocols import StoreError, StoreUnavailable
-from ...protocols.lazy import CLOSED_ON_EXEC
+from ...protocols.system import CLOSED_ON_EXEC
 from . import Tables, create_if_missing
 from .sqlite_files import LOG, LOG_INDEX, PRIMARY_CODE, Driver, FileIdentity, Naming, check_plain, driver_for, identity, is_foreign, prepare
 

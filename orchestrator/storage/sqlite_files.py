@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ...protocols import ConfigError, NearfarError, StoreCorrupt, StoreUnavailable
-from ...protocols.lazy import CLOSED_ON_EXEC
+from ...protocols.system import CLOSED_ON_EXEC
 
 _OWNERS_FOLDER: Final = 0o700
 

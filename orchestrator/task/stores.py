@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ...protocols import DeviceState, InvalidRequest, PowerSource, Side, Thermal
 from ...protocols.items import TIERS, Namespace, Tier, parse_namespace
-from ...protocols.lazy import cache_folder, data_folder
 from ...protocols.steps import Value
+from ...protocols.system import cache_folder, data_folder
 
 BUDGET_TOKENS: Final = 1200
 """Default length, in estimated tokens, of what is recalled for a question."""

@@ -16,7 +16,7 @@ from typing import IO, Final
 from pydantic import BaseModel, JsonValue, SecretBytes, SecretStr
 from pydantic_core import to_jsonable_python
 
-from ...protocols.lazy import CLOSED_ON_EXEC, file_locks
+from ...protocols.system import CLOSED_ON_EXEC, file_locks
 
 _UNSAFE: Final = re.compile(r"[<\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]|\[(?=/?[A-Z_]+\])")
 """Marks of roles in chat templates (`<|im_end|>`, `[INST]`), which a tokenizer takes for the mark wherever they stand; line ends that JSON

@@ -7,7 +7,7 @@ import pytest
 
 from nearfar import ConfigError, Hybrid
 from nearfar.orchestrator.compose import model_path
-from nearfar.protocols.lazy import cache_folder, data_folder, state_folder
+from nearfar.protocols.system import cache_folder, data_folder, state_folder
 
 Finder = Callable[[Mapping[str, str]], Path]
 

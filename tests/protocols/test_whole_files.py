@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.protocols.lazy import creating, replace_text, replacing
+from nearfar.protocols.system import creating, replace_text, replacing
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_kill_leaves_no_half_file(file: Path, way: str) -> None:
     program = f"""
 import os, signal, sys
 from pathlib import Path
-from nearfar.protocols.lazy import {way}
+from nearfar.protocols.system import {way}
 with {way}(Path(sys.argv[1])) as fresh:
     fresh.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -24,8 +24,8 @@ from typing import Any, Final, get_origin
 from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator
 
 from ....protocols import ConfigError
-from ....protocols.lazy import replace_text
 from ....protocols.steps import Value
+from ....protocols.system import replace_text
 from ...compose import FarConfig, LlamaConfig, NearSection, model_path
 from ...task.modes import Strategy
 from ...task.policy import Policy

@@ -22,7 +22,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from ....protocols import ConfigError, DeadlineExceeded, NearfarError, Unavailable, WorkerCrashed
 from ....protocols.errors import BY_REASON, travelling_class
-from ....protocols.lazy import interpreter
+from ....protocols.system import interpreter
 from ...routing.outcome_records import RunRecord
 from . import Study
 from .workbench import Item, Workbench

@@ -14,7 +14,7 @@ import anyio
 from pydantic import ValidationError
 
 from ....protocols import ConfigError, NearfarError, WorkerCrashed
-from ....protocols.lazy import file_locks
+from ....protocols.system import file_locks
 from ...routing.outcome_records import RunRecord
 from ..worlds import WorldTask
 from ..worlds.loading import draw_tasks, open_world

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ....protocols import ConfigError
-from ....protocols.lazy import hint_for, replacing
+from ....protocols.system import hint_for, replacing
 from ...routing.head import CARD, LIKENESS, SURFACE, WORDS, Blend, HeadCard, HeadPart, checksum
 from ...routing.training import ClassLogits, Examples, fit_classes, folds_of
 from ...util.embedding import EARLY_WIDTH, NAME

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocols import ConfigError, StoreCorrupt, StoreUnavailable
-from ....protocols.lazy import CLOSED_ON_EXEC
+from ....protocols.system import CLOSED_ON_EXEC
 from ...storage.sqlite_files import FileIdentity, identity, make_private
 from ..operation import Dot, OwnedSubject
 

@@ -1,17 +1,11 @@
-"""Names of a package that are imported when they are first used (PEP 562), and what differs between systems: locks, folders, whole files
-and Python itself.
-
-With the first, a module deep in a package can be imported without the needs of the package's other modules: a phone has only grpcio and
-protobuf.
-"""
+"""Differences between systems: files that are replaced as a whole, the user's folders, file locks, and Python itself."""
 
 import errno
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -21,19 +15,6 @@ from .errors import ConfigError
 
 CLOSED_ON_EXEC: Final[int] = getattr(os, "O_CLOEXEC", 0)
 """Flag of a file that no child process inherits; 0 on Windows, where none does."""
-
-
-def lazy_names(package: str, module_of: Mapping[str, str]) -> Callable[[str], object]:
-    """Return the `__getattr__` of `package`; `module_of` maps each public name to the module that defines it, relative to the package."""
-
-    def __getattr__(name: str) -> object:
-        if name not in module_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value: object = getattr(import_module(f".{module_of[name]}", package), name)
-        setattr(sys.modules[package], name, value)  # the next access finds it without coming here
-        return value
-
-    return __getattr__
 
 
 def file_locks(what: str) -> ModuleType:
