@@ -76,7 +76,8 @@ class LlamaHttp:
         answering = asyncio.ensure_future(self._complete(exchange))
         leaving = asyncio.ensure_future(exchange.until_client_leaves())
         await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-        self.abandoned += not answering.done()
+        is_told = answering.done() and not isinstance(answering.exception(), ConnectionError)  # a closed socket may show first in a write
+        self.abandoned += not is_told
         for task in (answering, leaving):
             task.cancel()
         await asyncio.gather(answering, leaving, return_exceptions=True)
