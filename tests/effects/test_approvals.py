@@ -1,9 +1,10 @@
 """Calls that somebody has to say yes to: asked by the app, or at the terminal."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -208,6 +209,46 @@ async def test_an_approver_of_another_shape_is_a_typed_error_and_the_run_can_be_
         if is_durable:
             await hybrid.resume("ann", approver=Person("ann"))
             assert letters.sent == ["ann"]
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_a_yes_that_comes_after_its_task_was_cancelled_runs_nothing(is_durable: bool, is_closed: bool, tmp_path: Path) -> None:
+    letters, asked = Letters(), anyio.Event()
+
+    async def stubborn(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        asked.set()
+        with suppress(asyncio.CancelledError):
+            await anyio.sleep_forever()
+        return {request.id: True for request in requests}
+
+    near = ScriptedAgent([letter("ann"), "done"])
+    async with Hybrid(near=near, tools=[letters.tool], records=tmp_path if is_durable else None) as hybrid:
+        run = asyncio.create_task(hybrid.run("Write to Ann", idempotency_key="ann", approver=stubborn))
+        await asked.wait()
+        if is_closed:
+            await hybrid.aclose()
+        else:
+            run.cancel()
+        with pytest.raises(Unavailable if is_closed else asyncio.CancelledError):
+            await run
+    assert letters.sent == []
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_an_approver_that_is_cancelled_is_a_typed_error_and_the_run_can_be_resumed(is_durable: bool, tmp_path: Path) -> None:
+    letters = Letters()
+
+    async def loses_its_dialog(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        raise asyncio.CancelledError
+
+    near = ScriptedAgent([letter("ann"), "done"])
+    async with Hybrid(near=near, tools=[letters.tool], records=tmp_path if is_durable else None) as hybrid:
+        with pytest.raises(InvalidRequest, match="the approver was cancelled"):
+            await hybrid.run("Write to Ann", idempotency_key="ann", approver=loses_its_dialog)
+        if is_durable:
+            await hybrid.resume("ann", approver=Person("ann"))
+    assert letters.sent == (["ann"] if is_durable else [])
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
