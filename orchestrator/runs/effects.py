@@ -243,11 +243,15 @@ class EffectRecords:
         for intent, request in asked:
             self._put(session, intent, EffectState.ASKED, request)
 
-    def answer(self, session: DatabaseSession, answers: Mapping[EffectIntent, bool]) -> None:
-        """Record decisions."""
+    def answer(self, session: DatabaseSession, answers: Mapping[EffectIntent, bool]) -> list[bool]:
+        """Record decisions and return them. A no stands: another process may have recorded one while this one asked."""
         self._fence(session)
+        said: list[bool] = []
         for intent, is_approved in answers.items():
-            self._put(session, intent, EffectState.APPROVED if is_approved else EffectState.DENIED)
+            found = _find(session, intent)
+            said.append(is_approved and (found is None or found.state is not EffectState.DENIED))
+            self._put(session, intent, EffectState.APPROVED if said[-1] else EffectState.DENIED)
+        return said
 
     def _check(self, session: DatabaseSession, intent: EffectIntent) -> None:
         """Raise `LedgerConflict` if the run has called the tool when it was declared differently.

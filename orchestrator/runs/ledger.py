@@ -100,8 +100,8 @@ class EffectLedger:
             await self._writer.write(partial(self._records.ask, asked=list(zip(intents, requests, strict=True))))
             return await self._wait_for_decisions(asked, requests)
         answers = await ask_approver(self._approver, requests)
-        said = [answers[request.id] for request in requests]
-        await self._writer.write(partial(self._records.answer, answers=dict(zip(intents, said, strict=True))))
+        decisions = {intent: answers[request.id] for intent, request in zip(intents, requests, strict=True)}
+        said = await self._writer.write(partial(self._records.answer, answers=decisions))
         return {request.call.id: is_approved for request, is_approved in zip(requests, said, strict=True)}
 
     async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:

@@ -20,6 +20,7 @@ from nearfar.protocols import (
     ApprovalRequest,
     InvalidRequest,
     NotFound,
+    RunBusy,
     ScriptedAgent,
     Sensitivity,
     Side,
@@ -313,3 +314,23 @@ async def test_parts_that_run_side_by_side_wait_together_and_what_others_did_is_
 
 def _id(error: ApprovalNeeded) -> str:
     return error.requests[0].id
+
+
+async def test_a_no_that_another_process_records_while_the_user_is_asked_stands(tmp_path: Path) -> None:
+    letters = Letters()
+    identifier = (await needed(tmp_path, letters, letter("ann"))).requests[0].id
+    asked, decides = asyncio.Event(), asyncio.Event()
+
+    async def approver(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        asked.set()
+        await decides.wait()
+        return {request.id: True for request in requests}
+
+    async with opened(tmp_path, letters, letter("ann")) as owner, opened(tmp_path, letters, letter("ann")) as other:
+        resumed = asyncio.create_task(owner.resume(RUN, approver=approver))
+        await asked.wait()
+        with pytest.raises(RunBusy):
+            await other.resume(RUN, approvals={identifier: False})
+        decides.set()
+        assert "the user said no" in (await resumed).text
+    assert letters.sent == []
