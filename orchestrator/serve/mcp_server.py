@@ -30,12 +30,12 @@ from ..hybrid import Hybrid
 from ..hybrid.arguments import TaskOptions
 from ..memory.in_tasks import memory_tools
 from ..runs.leases import read_details
+from ..task.context import question_text
 from ..task.events import AttemptStarted, TaskEvent, TaskFinished, ToolStarted
 from ..task.modes import Mode
 from ..task.results import Result
 from ..tracing.page import rows_of
 from ..util.runtime import in_thread, run_in_daemon_thread
-from ..util.text import spell_out
 from .callers import ADMISSION_KEY, BY_POLICY, AdmittedCaller, RequestOptions, turn_options
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ async def _ask(context: Context, requests: Sequence[ApprovalRequest]) -> dict[st
     said, schema = {}, McpApproval.model_json_schema()
     for request in requests:
         try:  # not by `context.elicit`, which takes a text such as "yes" for a true, and fails for an answer of another form
-            answer = await context.session.elicit_form(_call_text(request), schema, context.request_id)
+            answer = await context.session.elicit_form(question_text(request), schema, context.request_id)
         except MCPError as error:
             problem = f"{request.reason}, and the host could not ask its user: {error}"
             raise PermissionDenied(problem, hint="let the host answer elicitations") from error
@@ -295,7 +295,7 @@ def _question(context: Context, needed: ApprovalNeeded) -> InputRequiredResult:
     schema = McpApproval.model_json_schema()
     return InputRequiredResult(
         input_requests={
-            request.id: ElicitRequest(params=ElicitRequestFormParams(message=_call_text(request), requested_schema=schema))
+            request.id: ElicitRequest(params=ElicitRequestFormParams(message=question_text(request), requested_schema=schema))
             for request in needed.requests
         },
         request_state=needed.run,  # the package seals it, so that no host can name another run
@@ -304,12 +304,6 @@ def _question(context: Context, needed: ApprovalNeeded) -> InputRequiredResult:
 
 def _is_approved(answer: object) -> bool:
     return isinstance(answer, ElicitResult) and answer.action == "accept" and (answer.content or {}).get("approve") is True
-
-
-def _call_text(request: ApprovalRequest) -> str:
-    """Return the reason and the whole call, control characters written out: a call that is cut off cannot be judged."""
-    arguments = json.dumps(request.call.arguments, ensure_ascii=False)
-    return spell_out(f"{request.reason}: {request.call.name} {arguments}")
 
 
 _PIECE: Final = 65_536

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, get_
 
 from ...protocols import ApprovalRequest, ConfigError, InvalidRequest
 from ..util.runtime import cancel_task
+from ..util.text import spell_out
 
 if TYPE_CHECKING:
     from .tools import Approver
@@ -138,6 +140,12 @@ async def ask_approver(approver: "Approver", requests: Sequence[ApprovalRequest]
 def _unusable(problem: str) -> InvalidRequest:
     hint = "it takes a sequence of ApprovalRequest and returns a mapping from their ids to True or False"
     return InvalidRequest(f"the approver {problem}, so no call is approved", hint=hint)
+
+
+def question_text(request: ApprovalRequest) -> str:
+    """Return the reason and the whole call, control characters written out: a call that is cut off cannot be judged."""
+    arguments = json.dumps(request.call.arguments, ensure_ascii=False)
+    return spell_out(f"{request.reason}: {request.call.name} {arguments}")
 
 
 @contextmanager
