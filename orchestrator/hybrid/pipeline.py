@@ -391,7 +391,7 @@ class Pipeline:
         if work.recorded is not None:
             return work.recorded_with(output_model_of(options.get("output")))
         with deadline(work.task, started, work.context):
-            state = await run_cancellable(self.under_way.serve(partial(self._serve, work, options)))
+            state = await run_cancellable(self.under_way.serve(partial(self._serve, work.timed(started), options)))
         return await self._concluded(work, state, time.monotonic() - started)
 
     async def _streamed(self, work: Work, options: TaskOptions, started: float) -> AsyncGenerator[TaskEvent, None]:
@@ -400,7 +400,7 @@ class Pipeline:
             return
         events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
         context = replace(work.context, listener=events.put_nowait, holds_drafts=work.task.caller is not None)
-        heard = replace(work, context=context)
+        heard = replace(work, context=context).timed(started)
         serving = asyncio.create_task(self.under_way.serve(partial(self._serve, heard, options)))
         serving.add_done_callback(lambda _: events.put_nowait(None))
         try:

@@ -75,6 +75,13 @@ class Work:
     recorded: Result | None = None
     """The recorded result, if the task was served before."""
 
+    def timed(self, started: float) -> "Work":
+        """Return the work of a task that was asked for at `started`, with the time at which its timeout is over."""
+        if self.task.timeout is None:
+            return self
+        checks = replace(self.context.tool_checks, expires=started + self.task.timeout)
+        return replace(self, context=replace(self.context, tool_checks=checks))
+
     def recorded_with(self, model: type[BaseModel] | None) -> Result:
         """Return the recorded result with an object of the `model` as its output. Raises `InvalidRequest` if it does not fit."""
         recorded = self.recorded

@@ -1,6 +1,7 @@
 """The tool calls of one message: check them, ask for approval, run them side by side, and label their results."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -9,7 +10,7 @@ from typing import Final, Protocol
 
 import anyio
 
-from ...protocols import ApprovalRequest, NearfarError, PrivacyViolation, ToolCall, ToolResult
+from ...protocols import ApprovalRequest, DeadlineExceeded, NearfarError, PrivacyViolation, ToolCall, ToolResult
 from ...protocols.items import Tier
 from ..runs.ledger import AskedCall
 from ..runs.tool_calls import ActionCount, Occurrence, Occurrences, Overdue, canonical_arguments, mark_looked_up, run_unrecorded
@@ -104,6 +105,8 @@ class ToolChecks:
     """Results of look-ups that the run has made before."""
     overdue: Overdue = field(default_factory=Overdue)
     """Calls that ran past their limits, if no ledger is kept."""
+    expires: float = float("inf")
+    """Time of `time.monotonic` at which the task's timeout is over."""
     denied: set[str] = field(default_factory=set)
     """Actions that the user denied, if no ledger is kept."""
 
@@ -244,7 +247,7 @@ class ToolCalls:
     async def clear(self, standing: CallContext, asking: Callable[[Sequence[ApprovalRequest]], None] = lambda _: None) -> None:
         """Decide which calls may run, before any of them does: nothing has happened yet while the user is asked.
 
-        Raises LangGraph's interrupt if the run has to stop until it has a decision.
+        Raises LangGraph's interrupt if the run has to stop until it has a decision, and `DeadlineExceeded` if that came too late.
 
         Args:
             standing: what the run has seen.
@@ -263,6 +266,8 @@ class ToolCalls:
                 planned.occurrence = self._occurrences.next(planned.call, planned.tool)
         asked = [planned for planned in self.planned if planned.decision.outcome == "ask"]
         answers = await self._answers(asked, asking) if asked else {}
+        if asked and time.monotonic() >= self._checks.expires:  # an approver that blocks the event loop keeps the timeout from ending it
+            raise DeadlineExceeded("the task's timeout was over before the approver answered", hint="raise its timeout")
         denial = ": the user said no" if self._checks.has_approver else ", and there is no approver"
         for planned in asked:
             if answers.get(planned.call.id) is True:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -20,7 +21,7 @@ from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.tools import Approver
 from nearfar.orchestrator.util.text import spell_out
-from nearfar.protocols import ApprovalRequest, InvalidRequest, ScriptedAgent, Sensitivity, Side, ToolCall, Unavailable
+from nearfar.protocols import ApprovalRequest, DeadlineExceeded, InvalidRequest, ScriptedAgent, Sensitivity, Side, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -232,6 +233,23 @@ async def test_a_yes_that_comes_after_its_task_was_cancelled_runs_nothing(is_dur
             run.cancel()
         with pytest.raises(Unavailable if is_closed else asyncio.CancelledError):
             await run
+    assert letters.sent == []
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_yes_of_an_approver_that_blocks_past_the_timeout_runs_nothing(is_durable: bool, tmp_path: Path) -> None:
+    letters = Letters()
+
+    async def blocks(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        ends = time.monotonic() + 0.2
+        while time.monotonic() < ends:
+            pass
+        return {request.id: True for request in requests}
+
+    near = ScriptedAgent([letter("ann"), "done"])
+    async with Hybrid(near=near, tools=[letters.tool], records=tmp_path if is_durable else None) as hybrid:
+        with pytest.raises(DeadlineExceeded):
+            await hybrid.run("Write to Ann", approver=blocks, timeout=0.2)
     assert letters.sent == []
 
 
