@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import uuid4
 
 import anyio
 from pydantic import ValidationError
@@ -318,7 +319,7 @@ class McpConnection:
             logger.info("a question of the MCP server %s was declined: %s", self.name, quote(params.message))
             return ElicitResult(action="decline")
         reason = f"the MCP server {self.name} asks: {params.message} (yes means {json.dumps(content)})"
-        request = ApprovalRequest(id=under_way.call.id, call=under_way.call, reason=reason)
+        request = ApprovalRequest(id=uuid4().hex[:12], call=under_way.call, reason=reason)
         if await self._is_approved(request, under_way, under_way.approver):
             return ElicitResult(action="accept", content=content)
         return ElicitResult(action="decline")

@@ -92,10 +92,14 @@ class EffectLedger:
         decided = {one.request.call.id: entry.state for one, entry in pairs if entry is not None}
         return {call: state is not EffectState.DENIED for call, state in decided.items() if state is not EffectState.ASKED}
 
+    def named(self, asked: Sequence[AskedCall]) -> list[AskedCall]:
+        """Return the calls, each request with the id of its effect."""
+        return [one._replace(request=one.request.model_copy(update={"id": _request_id(self._intent(*one[1:]))})) for one in asked]
+
     async def ask(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
-        """Get decisions about calls, and record them before any of the calls runs."""
+        """Get decisions about calls that are `named`, and record them before any of the calls runs."""
         intents = [self._intent(*one[1:]) for one in asked]
-        requests = [one.request.model_copy(update={"id": _request_id(intent)}) for one, intent in zip(asked, intents, strict=True)]
+        requests = [one.request for one in asked]
         if self._approver is None:
             await self._writer.write(partial(self._records.ask, asked=list(zip(intents, requests, strict=True))))
             return await self._wait_for_decisions(asked, requests)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
+from uuid import uuid4
 
 import anyio
 
@@ -82,8 +83,12 @@ class Effects(Protocol):
         """Return the decisions on record, by the calls' ids."""
         ...
 
+    def named(self, asked: Sequence[AskedCall]) -> list[AskedCall]:
+        """Return the calls, each request with the id by which it is answered."""
+        ...
+
     async def ask(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
-        """Ask for decisions, and return them by the calls' ids."""
+        """Ask for decisions about calls that are `named`, and return them by the calls' ids."""
         ...
 
     async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:
@@ -365,7 +370,7 @@ class ToolCalls:
         if effects is not None:
             subjects = [planned.subject for planned in asked]
             known = await effects.known(subjects)
-            open_ = [subject for subject in subjects if subject.request.call.id not in known]
+            open_ = effects.named([subject for subject in subjects if subject.request.call.id not in known])
             if not open_:
                 return known
             asking([subject.request for subject in open_])
@@ -375,10 +380,12 @@ class ToolCalls:
         subjects = [subject for subject in (planned.subject for planned in asked) if self._action(subject.occurrence) not in denied]
         if not subjects:
             return {}
-        requests = [subject.request for subject in subjects]
-        asking(requests)
-        said = await ask_approver(approver, requests)
-        denied.update(self._action(subject.occurrence) for subject in subjects if not said[subject.request.id])
+        # Ids of calls are not unique: parts of a task ask at the same time, and an app's approver serves many tasks.
+        requests = {subject.request.call.id: subject.request.model_copy(update={"id": uuid4().hex[:12]}) for subject in subjects}
+        asking(list(requests.values()))
+        answers = await ask_approver(approver, list(requests.values()))
+        said = {call: answers[request.id] for call, request in requests.items()}
+        denied.update(self._action(subject.occurrence) for subject in subjects if not said[subject.request.call.id])
         return said
 
     def _action(self, occurrence: Occurrence) -> str:

@@ -269,6 +269,24 @@ async def test_an_approver_that_is_cancelled_is_a_typed_error_and_the_run_can_be
     assert letters.sent == (["ann"] if is_durable else [])
 
 
+async def test_calls_of_one_id_are_asked_about_under_ids_of_their_own() -> None:
+    letters, person = Letters(), Person("ann")
+    async with Hybrid(near=ScriptedAgent([letter("ann"), "done", letter("eve"), "done"]), tools=[letters.tool]) as hybrid:
+        await hybrid.run("Write to Ann", approver=person)
+        await hybrid.run("Write to Eve", approver=person)
+    assert len({request.id for request in person.asked}) == len(person.asked) == 2
+    assert letters.sent == ["ann"]
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_stream_and_the_approver_know_a_question_by_the_same_id(is_durable: bool, tmp_path: Path) -> None:
+    letters, person = Letters(), Person("ann")
+    near = ScriptedAgent([letter("ann"), "done"])
+    async with Hybrid(near=near, tools=[letters.tool], records=tmp_path if is_durable else None) as hybrid:
+        events = [event async for event in hybrid.stream("Write to Ann", approver=person)]
+    assert [request for event in events if isinstance(event, ApprovalAsked) for request in event.requests] == person.asked
+
+
 @pytest.mark.parametrize("is_durable", [False, True])
 async def test_an_approver_that_changes_its_request_does_not_change_the_call(is_durable: bool, tmp_path: Path) -> None:
     letters = Letters()

@@ -222,7 +222,9 @@ async def test_a_stream_tells_what_is_asked_and_ends_with_it(tmp_path: Path) -> 
     async with opened(tmp_path, letters, letter("ann")) as hybrid:
         with pytest.raises(ApprovalNeeded):
             await _heard(hybrid, events)
-    assert any(isinstance(event, ApprovalAsked) for event in events)
+    store = RunStore.open(RunsConfig(folder=tmp_path))
+    assert [event.requests for event in events if isinstance(event, ApprovalAsked)] == [pending_requests(store.database, RUN)]
+    store.close()
     assert not any(isinstance(event, ToolStarted) for event in events)
 
 
