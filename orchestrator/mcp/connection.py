@@ -28,7 +28,7 @@ from ...protocols import (
     Unavailable,
 )
 from ...protocols.propagation import annotate_span, without_baggage
-from ...protocols.secrets import quote
+from ...protocols.secrets import log_defect, quote
 from ...protocols.validation import parse_output
 from ..agents.breaker import Health
 from ..task.context import ask_approver
@@ -337,8 +337,8 @@ class McpConnection:
         with under_way.question():
             try:
                 answers = await ask_approver(approver, [request])
-            except Exception:  # the boundary to the server, which would be sent the text of the error
-                logger.warning("the approver failed, so a question of the MCP server %s was declined", self.name, exc_info=True)
+            except Exception as defect:  # the boundary to the server, which would be sent the text of the error
+                log_defect(logger, f"a question of the MCP server {self.name} was declined, as the approver failed", defect)
                 return False
             return answers[request.id] and under_way in self._under_way
         return False

@@ -345,6 +345,7 @@ async def test_the_error_of_an_approver_is_a_no_and_is_not_told_to_the_server(
     async with Caller(config, breaks) as stub:
         assert (await stub.call("ask")).content == "decline"
     assert "the approver failed" in caplog.text
+    assert "ana@example.org" not in caplog.text
 
 
 async def test_a_question_without_a_user_is_declined() -> None:
