@@ -72,7 +72,7 @@ class CallUnderWay:
     has_begun: bool = False
     """The request was sent, so that the call may have had its effect."""
     _questions: list[anyio.CancelScope] = field(default_factory=list)
-    """Those to the user that are open: none outlives its call."""
+    """Open questions to the user: none outlives its call."""
     _rest: float = 0.0
     """Seconds of the call that are left while the user is asked."""
 
