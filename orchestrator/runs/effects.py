@@ -143,6 +143,9 @@ _PUT: Final = """\
 INSERT INTO effects (run, key, action, ordinal, turn, tool, version, state, epoch, request) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET
     state = excluded.state, epoch = excluded.epoch, turn = excluded.turn, request = excluded.request, result = NULL"""
+_ANSWER: Final = f"""\
+{_PUT.replace("excluded.state", "CASE WHEN effects.state = 'denied' THEN effects.state ELSE excluded.state END")}
+RETURNING state"""
 Fence = Callable[[DatabaseSession], None]
 """Raises if another process owns the run by now."""
 
@@ -248,9 +251,9 @@ class EffectRecords:
         self._fence(session)
         said: list[bool] = []
         for intent, is_approved in answers.items():
-            found = _find(session, intent)
-            said.append(is_approved and (found is None or found.state is not EffectState.DENIED))
-            self._put(session, intent, EffectState.APPROVED if said[-1] else EffectState.DENIED)
+            answered = EffectState.APPROVED if is_approved else EffectState.DENIED
+            (state,) = session.execute(_ANSWER, (self.run, *intent, answered, self._epoch, None)).fetchone()
+            said.append(state == EffectState.APPROVED)
         return said
 
     def _check(self, session: DatabaseSession, intent: EffectIntent) -> None:
