@@ -391,7 +391,8 @@ class Pipeline:
         if work.recorded is not None:
             return work.recorded_with(output_model_of(options.get("output")))
         with deadline(work.task, started, work.context):
-            state = await run_cancellable(self.under_way.serve(partial(self._serve, work.timed(started), options)))
+            timed = replace(work, context=work.context.timed(work.task, started))
+            state = await run_cancellable(self.under_way.serve(partial(self._serve, timed, options)))
         return await self._concluded(work, state, time.monotonic() - started)
 
     async def _streamed(self, work: Work, options: TaskOptions, started: float) -> AsyncGenerator[TaskEvent, None]:
@@ -399,8 +400,8 @@ class Pipeline:
             yield TaskFinished(result=work.recorded_with(output_model_of(options.get("output"))))
             return
         events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
-        context = replace(work.context, listener=events.put_nowait, holds_drafts=work.task.caller is not None)
-        heard = replace(work, context=context).timed(started)
+        context = replace(work.context.timed(work.task, started), listener=events.put_nowait, holds_drafts=work.task.caller is not None)
+        heard = replace(work, context=context)
         serving = asyncio.create_task(self.under_way.serve(partial(self._serve, heard, options)))
         serving.add_done_callback(lambda _: events.put_nowait(None))
         try:
