@@ -288,6 +288,11 @@ class EffectRecords:
         session.execute(_PUT, (self.run, *intent, state, self._epoch, said))
 
 
+def deny_asked(session: DatabaseSession, run: str) -> None:
+    """Deny the calls that a run waits for, which has ended: a later yes would be accepted, and run nothing."""
+    session.execute("UPDATE effects SET state = ? WHERE run = ? AND state = ?", (EffectState.DENIED, run, EffectState.ASKED))
+
+
 def _find(session: DatabaseSession, intent: EffectIntent) -> EffectEntry | None:
     found = session.execute("SELECT run, state, turn, result FROM effects WHERE key = ?", (intent.key,)).fetchone()
     if found is None:

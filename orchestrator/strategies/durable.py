@@ -75,13 +75,6 @@ class Work:
     recorded: Result | None = None
     """The recorded result, if the task was served before."""
 
-    def timed(self, started: float) -> "Work":
-        """Return the work of a task that was asked for at `started`, with the time at which its timeout is over."""
-        if self.task.timeout is None:
-            return self
-        checks = replace(self.context.tool_checks, expires=started + self.task.timeout)
-        return replace(self, context=replace(self.context, tool_checks=checks))
-
     def recorded_with(self, model: type[BaseModel] | None) -> Result:
         """Return the recorded result with an object of the `model` as its output. Raises `InvalidRequest` if it does not fit."""
         recorded = self.recorded
@@ -171,7 +164,9 @@ class DurableRuns:
     async def decide(self, run: str, user: str, approvals: Mapping[str, bool]) -> None:
         """Record decisions about the approvals that a run waits for. Raises `NotFound` if the user has no such run, or it waits for
         none."""
-        await in_thread(self.store.show, run, user=user)
+        known = await in_thread(self.store.show, run, user=user)
+        if known.state is RunState.CANCELLED:
+            return  # which the caller is told when it resumes the run
         await in_thread(record_decisions, self.store.database, run, approvals)
 
     async def serve(self, work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
