@@ -309,6 +309,32 @@ def asking_config(**options: object) -> McpServer:
     return stub_config(**options).model_copy(update={"args": (str(STUB.with_name("asking_server.py")),)})
 
 
+async def test_questions_of_two_calls_at_once_are_each_about_their_own_call() -> None:
+    config = stub_config()
+    await approve(config)
+    asked: list[str] = []
+    both = anyio.Event()
+
+    async def person(requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
+        asked.extend(request.call.id for request in requests)
+        if len(asked) == 2:
+            both.set()
+        await both.wait()
+        return {request.id: request.call.id == "b" for request in requests}
+
+    answers: dict[str, str] = {}
+
+    async def call(identifier: str) -> None:
+        answers[identifier] = (await stub.tools["stub__ask"].run(ToolCall(id=identifier, name="stub__ask"))).content
+
+    async with Caller(config) as stub:
+        with asking(person), anyio.fail_after(60):
+            async with anyio.create_task_group() as calling:
+                calling.start_soon(call, "a")
+                calling.start_soon(call, "b")
+    assert answers == {"a": "decline", "b": "accept"}
+
+
 async def test_a_question_is_not_put_to_the_user_of_another_call_once_a_call_was_given_up() -> None:
     config = asking_config()
     await approve(config)
