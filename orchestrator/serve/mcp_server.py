@@ -4,6 +4,7 @@ Both eras of the protocol are served: 2026-07-28 without sessions, and 2025-11-2
 """
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +21,11 @@ from mcp.server.request_state import RequestStateSecurity
 from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_REQUEST, ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult, ToolAnnotations
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from ...protocols import ApprovalNeeded, ApprovalRequest, ConfigError, NearfarError, NotFound, PermissionDenied, Sensitivity, Side
 from ...protocols.access import Access
+from ...protocols.secrets import log_defect
 from ...protocols.security import IDENTITY, Identity, Scope
 from ..compose.hub import ServeConfig
 from ..hybrid import Hybrid
@@ -41,6 +43,8 @@ from .callers import ADMISSION_KEY, BY_POLICY, AdmittedCaller, RequestOptions, t
 if TYPE_CHECKING:
     import anyio
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+
+logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "mcp-"
 """Beginning of the ids of the runs that were begun here. A host sees no others."""
@@ -225,6 +229,11 @@ def _as_tool_errors() -> Iterator[None]:
         yield
     except NearfarError as error:
         raise ToolError(f"{type(error).__name__}: {error}") from error
+    except (ToolError, MCPError):
+        raise
+    except Exception as defect:  # the boundary of a task, whose error the package would log with all its texts
+        log_defect(logger, "a task of an MCP host failed", defect)
+        raise ToolError("InternalError: the task failed unexpectedly (the server's log has the details)") from None
 
 
 @contextmanager
@@ -278,12 +287,15 @@ def _elicits(context: Context) -> bool:
 async def _ask(context: Context, requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
     """Ask the host's user about tool calls, one after the other. Raises `PermissionDenied` if the host answers with an error."""
     said, schema = {}, McpApproval.model_json_schema()
+    answer: ElicitResult | None
     for request in requests:
         try:  # not by `context.elicit`, which takes a text such as "yes" for a true, and fails for an answer of another form
             answer = await context.session.elicit_form(question_text(request), schema, context.request_id)
         except MCPError as error:
             problem = f"{request.reason}, and the host could not ask its user: {error}"
             raise PermissionDenied(problem, hint="let the host answer elicitations") from error
+        except ValidationError:  # the package's, for an answer that is none of the protocol's
+            answer = None
         said[request.id] = _is_approved(answer)
     return said
 
