@@ -306,12 +306,6 @@ class TaskContext:
     def of(cls, tools: Sequence[Tool]) -> "TaskContext":
         return cls({tool.spec.name: tool for tool in tools})
 
-    def timed(self, task: Task, started: float) -> "TaskContext":
-        """Return the context of a task that was asked for at `started`, with the time at which its timeout is over."""
-        if task.timeout is None:
-            return self
-        return replace(self, tool_checks=replace(self.tool_checks, expires=started + task.timeout))
-
     @property
     def conversation_tools(self) -> Mapping[str, Tool]:
         """Return all tools of which calls may stand in the conversation, by name."""
@@ -321,6 +315,13 @@ class TaskContext:
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools as models see them."""
         return tuple(tool.spec for tool in self.tools.values())
+
+
+def timed(context: TaskContext, task: Task, started: float) -> TaskContext:
+    """Return the context of a task that was asked for at `started`, with the time at which its timeout is over."""
+    if task.timeout is None:
+        return context
+    return replace(context, tool_checks=replace(context.tool_checks, expires=started + task.timeout))
 
 
 async def as_agent_sees(

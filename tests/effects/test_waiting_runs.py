@@ -342,7 +342,7 @@ async def test_a_no_that_another_process_records_while_the_user_is_asked_stands(
 
 async def test_a_yes_to_a_call_of_a_run_that_is_done_is_refused(tmp_path: Path) -> None:
     letters = Letters()
-    parts = [{"id": name, "task": f"send {name}", "needs": []} for name in ("ann", "bob")]
+    parts: list[dict[str, object]] = [{"id": name, "task": f"send {name}", "needs": []} for name in ("ann", "bob")]
 
     def near(request: StepRequest) -> ToolCall | str:
         told = [message.tool_result.content for message in request.messages if message.tool_result is not None]

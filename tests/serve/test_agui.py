@@ -180,13 +180,13 @@ async def test_an_approval_is_an_interrupt_and_the_resumed_run_does_not_announce
 
 async def test_a_call_with_the_id_of_another_one_is_announced_and_asked_about_as_itself(tmp_path: Path) -> None:
     PAID.clear()
-    earlier = [
+    earlier: list[dict[str, Any]] = [
         {"id": "m1", "role": "user", "content": "Pay 1."},
         {"id": "m2", "role": "assistant", "toolCalls": [_known("call_1", "pay", amount=1)]},
         {"id": "m3", "role": "tool", "toolCallId": "call_1", "content": "paid"},
         {"id": "m4", "role": "user", "content": "Go on."},
     ]
-    script = [call("pay", amount=900), call("pay", amount=900), "Done."]
+    script: list[ToolCall | str] = [call("pay", amount=900), call("pay", amount=900), "Done."]
     async with Hybrid(near=ScriptedAgent(script), tools=[pay], records=tmp_path, policy={"strategy": "device"}) as hybrid:
         stopped = await events_of(hybrid, asked(*earlier))
         first = _asked_about(stopped)
