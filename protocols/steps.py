@@ -58,7 +58,7 @@ class ApprovalRequest(Value):
     """A tool call that waits for approval."""
 
     id: str = ""
-    """Id of the answer: the call's own id, or the effect's id in a durable run, where call ids are not unique."""
+    """Id of the answer: the effect's id in a durable run, else one of its own. Ids of calls are not unique."""
     call: ToolCall
     """The call."""
     reason: str

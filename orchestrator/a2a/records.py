@@ -1,7 +1,6 @@
 """Tasks as A2A clients see them: those that run now, those on record, and the messages that clients have sent about them."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -31,9 +30,9 @@ from ..runs import Run, RunFailure, RunState, parse_record
 from ..runs.ledger import pending_requests
 from ..runs.store import RunStore
 from ..storage import DatabaseSession, Tables
+from ..task.context import question_text
 from ..task.events import AttemptEnded, AttemptStarted, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
 from ..task.results import Result
-from ..util.text import spell_out
 
 TABLES: Final = Tables(
     part="a2a",
@@ -224,8 +223,7 @@ def said(run: str, context: str, text: str, *, about: str = "status") -> Message
 
 def question(run: str, context: str, requests: Iterable[ApprovalRequest]) -> Message:
     """Return the message that asks about tool calls, each with its whole arguments: a call that is cut off cannot be judged."""
-    calls = [f"{request.reason}: {request.call.name} {json.dumps(request.call.arguments, ensure_ascii=False)}" for request in requests]
-    return said(run, context, "\n".join([*map(spell_out, calls), "Answer yes to run it, or no."]), about="question")
+    return said(run, context, "\n".join([*map(question_text, requests), "Answer yes to run it, or no."]), about="question")
 
 
 Update: TypeAlias = TaskStatusUpdateEvent | TaskArtifactUpdateEvent

@@ -29,7 +29,7 @@ from ..routing import Router
 from ..routing.eligibility import unknown_prices
 from ..runs.sessions import SessionStore
 from ..strategies.durable import DurableRuns, Work
-from ..strategies.state import TaskContext, graph_input, recursion_limit, said_since, value_of
+from ..strategies.state import TaskContext, graph_input, recursion_limit, said_since, timed, value_of
 from ..strategies.tool_calls import told_of
 from ..task import Prompt, Task, read_output, scope_of, within_scope
 from ..task.decisions import RouteDecision
@@ -391,7 +391,8 @@ class Pipeline:
         if work.recorded is not None:
             return work.recorded_with(output_model_of(options.get("output")))
         with deadline(work.task, started, work.context):
-            state = await run_cancellable(self.under_way.serve(partial(self._serve, work, options)))
+            served = replace(work, context=timed(work.context, work.task, started))
+            state = await run_cancellable(self.under_way.serve(partial(self._serve, served, options)))
         return await self._concluded(work, state, time.monotonic() - started)
 
     async def _streamed(self, work: Work, options: TaskOptions, started: float) -> AsyncGenerator[TaskEvent, None]:
@@ -399,7 +400,7 @@ class Pipeline:
             yield TaskFinished(result=work.recorded_with(output_model_of(options.get("output"))))
             return
         events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
-        context = replace(work.context, listener=events.put_nowait, holds_drafts=work.task.caller is not None)
+        context = replace(timed(work.context, work.task, started), listener=events.put_nowait, holds_drafts=work.task.caller is not None)
         heard = replace(work, context=context)
         serving = asyncio.create_task(self.under_way.serve(partial(self._serve, heard, options)))
         serving.add_done_callback(lambda _: events.put_nowait(None))

@@ -328,6 +328,9 @@ class RecordedEffects:
         """Return for each call whether it was allowed. A call without a recorded result is allowed here, and fails in `run`."""
         return {one.request.call.id: not self._branch.was_refused(one.request.call) for one in asked}
 
+    def named(self, asked: Sequence[AskedCall]) -> list[AskedCall]:
+        return list(asked)
+
     async def ask(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
         return await self.known(asked)
 

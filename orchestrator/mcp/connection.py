@@ -5,11 +5,12 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from contextvars import Context
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import uuid4
 
 import anyio
 from pydantic import ValidationError
@@ -27,7 +28,7 @@ from ...protocols import (
     Unavailable,
 )
 from ...protocols.propagation import annotate_span, without_baggage
-from ...protocols.secrets import quote
+from ...protocols.secrets import log_defect, quote
 from ...protocols.validation import parse_output
 from ..agents.breaker import Health
 from ..task.context import ask_approver
@@ -60,7 +61,7 @@ _TEXT: Final = "nearfar.text"
 _REVIEW: Final = "look at it with `nearfar mcp review`"
 
 
-@dataclass
+@dataclass(eq=False)
 class CallUnderWay:
     """A call that the server works on, and may ask the user about."""
 
@@ -70,6 +71,33 @@ class CallUnderWay:
     """Ends the call; its deadline moves while the user is asked."""
     has_begun: bool = False
     """The request was sent, so that the call may have had its effect."""
+    _questions: list[anyio.CancelScope] = field(default_factory=list)
+    """Open questions to the user: none outlives its call."""
+    _rest: float = 0.0
+    """Seconds of the call that are left while the user is asked."""
+
+    @contextmanager
+    def question(self) -> Iterator[None]:
+        """Stop the clock of the call while the user is asked; the block is cancelled when the call ends."""
+        if not self._questions:  # a server may ask several at a time
+            self._rest = self.limit.deadline - anyio.current_time()
+            self.limit.deadline = float("inf")
+        with anyio.CancelScope() as scope:
+            self._questions.append(scope)
+            try:
+                yield
+            finally:
+                self._questions.remove(scope)
+                if not self._questions:
+                    self.limit.deadline = anyio.current_time() + self._rest
+
+    def end_questions(self) -> None:
+        """Cancel the questions that are open."""
+        for question in self._questions:
+            question.cancel()
+
+
+_calling: Final[ContextVar[CallUnderWay | None]] = ContextVar("nearfar_mcp_call", default=None)
 
 
 class McpConnection:
@@ -95,6 +123,8 @@ class McpConnection:
         self._opening = anyio.Lock()
         self._leaving = anyio.Event()
         self._under_way: list[CallUnderWay] = []
+        self._was_left = False
+        """A call was given up that the server may still work on, and ask about."""
 
     def forget(self) -> None:
         """Drop what belongs to an event loop that is closed; the next call opens it again."""
@@ -130,12 +160,23 @@ class McpConnection:
                     async with self._told_errors(client):
                         under_way.has_begun = True
                         annotate_span({"mcp.method.name": "tools/call", "mcp.protocol.version": client.protocol_version})
-                        result = await client.call_tool(tool.name, under_way.call.arguments, _NO_TIMEOUT)
+                        result = await self._result_of(client, tool, under_way)
                     self._check_result(tool, result)
                     return result
                 raise DeadlineExceeded(f"the MCP server {self.name} took longer than {self.config.call_seconds:g} s")
             finally:
                 self._under_way.remove(under_way)
+                under_way.end_questions()
+
+    async def _result_of(self, client: "Client", tool: PinnedTool, under_way: CallUnderWay) -> "CallToolResult":
+        token = _calling.set(under_way)
+        try:
+            return await client.call_tool(tool.name, under_way.call.arguments, _NO_TIMEOUT)
+        except asyncio.CancelledError:  # of the caller, or past the limit
+            self._was_left = True
+            raise
+        finally:
+            _calling.reset(token)
 
     def _check_result(self, tool: PinnedTool, result: "CallToolResult") -> None:
         """Raise `InvalidOutput` for a result that does not fit the schema that was approved."""
@@ -213,6 +254,7 @@ class McpConnection:
             raise ConfigError("an MCP server needs the Python package mcp", hint="pip install 'nearfar[mcp]'")
         opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._leaving = anyio.Event()
+        self._was_left = False
         # A task of its own, since the connection must be closed in the task that opened it; without the context of this call.
         self._serving = asyncio.create_task(self._serve(opened, self._leaving), context=Context())
         try:
@@ -272,18 +314,34 @@ class McpConnection:
         from mcp_types import ElicitRequestFormParams, ElicitResult
 
         content = content_of_yes(params.requested_schema) if isinstance(params, ElicitRequestFormParams) else None
-        approver = self._under_way[0].approver if len(self._under_way) == 1 else None  # of several calls, it is not known which one asks
-        if content is None or approver is None:
+        under_way = self._asking_call()
+        if content is None or under_way is None or under_way.approver is None:
             logger.info("a question of the MCP server %s was declined: %s", self.name, quote(params.message))
             return ElicitResult(action="decline")
-        under_way = self._under_way[0]
         reason = f"the MCP server {self.name} asks: {params.message} (yes means {json.dumps(content)})"
-        request = ApprovalRequest(id=under_way.call.id, call=under_way.call, reason=reason)
-        with _paused(under_way.limit):
-            answers = await ask_approver(approver, [request])
-        if not answers[request.id]:
-            return ElicitResult(action="decline")
-        return ElicitResult(action="accept", content=content)
+        request = ApprovalRequest(id=uuid4().hex[:12], call=under_way.call, reason=reason)
+        if await self._is_approved(request, under_way, under_way.approver):
+            return ElicitResult(action="accept", content=content)
+        return ElicitResult(action="decline")
+
+    def _asking_call(self) -> CallUnderWay | None:
+        """Return the call that a question is about; None if that is not sure. Since 2026-07-28 a question comes in the result of its call,
+        before, it may be about any call that the server works on, also one that was given up."""
+        known = _calling.get()
+        if known is not None:
+            return known if known in self._under_way else None
+        return self._under_way[0] if len(self._under_way) == 1 and not self._was_left else None
+
+    async def _is_approved(self, request: ApprovalRequest, under_way: CallUnderWay, approver: Approver) -> bool:
+        """Ask the user, as long as the call lasts. What an approver raises is a no, which the server is not told."""
+        with under_way.question():
+            try:
+                answers = await ask_approver(approver, [request])
+            except Exception as defect:  # the boundary to the server, which would be sent the text of the error
+                log_defect(logger, f"a question of the MCP server {self.name} was declined, as the approver failed", defect)
+                return False
+            return answers[request.id] and under_way in self._under_way
+        return False
 
 
 async def _leave_unchecked(name: str, result: "CallToolResult") -> None:
@@ -353,14 +411,3 @@ def content_of_yes(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     if all("default" in field for field in fields.values()):
         return {name: field["default"] for name, field in fields.items()}
     return None
-
-
-@contextmanager
-def _paused(limit: anyio.CancelScope) -> Iterator[None]:
-    """Stop the clock of a call while the user is asked."""
-    rest = limit.deadline - anyio.current_time()
-    limit.deadline = float("inf")
-    try:
-        yield
-    finally:
-        limit.deadline = anyio.current_time() + rest

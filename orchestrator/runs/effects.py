@@ -143,6 +143,9 @@ _PUT: Final = """\
 INSERT INTO effects (run, key, action, ordinal, turn, tool, version, state, epoch, request) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET
     state = excluded.state, epoch = excluded.epoch, turn = excluded.turn, request = excluded.request, result = NULL"""
+_ANSWER: Final = f"""\
+{_PUT.replace("excluded.state", "CASE WHEN effects.state = 'denied' THEN effects.state ELSE excluded.state END")}
+RETURNING state"""
 Fence = Callable[[DatabaseSession], None]
 """Raises if another process owns the run by now."""
 
@@ -243,11 +246,15 @@ class EffectRecords:
         for intent, request in asked:
             self._put(session, intent, EffectState.ASKED, request)
 
-    def answer(self, session: DatabaseSession, answers: Mapping[EffectIntent, bool]) -> None:
-        """Record decisions."""
+    def answer(self, session: DatabaseSession, answers: Mapping[EffectIntent, bool]) -> list[bool]:
+        """Record decisions and return them. A no stands: another process may have recorded one while this one asked."""
         self._fence(session)
+        said: list[bool] = []
         for intent, is_approved in answers.items():
-            self._put(session, intent, EffectState.APPROVED if is_approved else EffectState.DENIED)
+            answered = EffectState.APPROVED if is_approved else EffectState.DENIED
+            (state,) = session.execute(_ANSWER, (self.run, *intent, answered, self._epoch, None)).fetchone()
+            said.append(state == EffectState.APPROVED)
+        return said
 
     def _check(self, session: DatabaseSession, intent: EffectIntent) -> None:
         """Raise `LedgerConflict` if the run has called the tool when it was declared differently.
@@ -279,6 +286,11 @@ class EffectRecords:
     def _put(self, session: DatabaseSession, intent: EffectIntent, state: EffectState, request: ApprovalRequest | None = None) -> None:
         said = None if request is None else request.model_dump_json()
         session.execute(_PUT, (self.run, *intent, state, self._epoch, said))
+
+
+def deny_asked(session: DatabaseSession, run: str) -> None:
+    """Deny the calls that a run waits for, which has ended: a later yes would be accepted, and run nothing."""
+    session.execute("UPDATE effects SET state = ? WHERE run = ? AND state = ?", (EffectState.DENIED, run, EffectState.ASKED))
 
 
 def _find(session: DatabaseSession, intent: EffectIntent) -> EffectEntry | None:

@@ -92,16 +92,20 @@ class EffectLedger:
         decided = {one.request.call.id: entry.state for one, entry in pairs if entry is not None}
         return {call: state is not EffectState.DENIED for call, state in decided.items() if state is not EffectState.ASKED}
 
+    def named(self, asked: Sequence[AskedCall]) -> list[AskedCall]:
+        """Return the calls, each request with the id of its effect."""
+        return [one._replace(request=one.request.model_copy(update={"id": _request_id(self._intent(*one[1:]))})) for one in asked]
+
     async def ask(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
-        """Get decisions about calls, and record them before any of the calls runs."""
+        """Get decisions about calls that are `named`, and record them before any of the calls runs."""
         intents = [self._intent(*one[1:]) for one in asked]
-        requests = [one.request.model_copy(update={"id": _request_id(intent)}) for one, intent in zip(asked, intents, strict=True)]
+        requests = [one.request for one in asked]
         if self._approver is None:
             await self._writer.write(partial(self._records.ask, asked=list(zip(intents, requests, strict=True))))
             return await self._wait_for_decisions(asked, requests)
         answers = await ask_approver(self._approver, requests)
-        said = [answers[request.id] for request in requests]
-        await self._writer.write(partial(self._records.answer, answers=dict(zip(intents, said, strict=True))))
+        decisions = {intent: answers[request.id] for intent, request in zip(intents, requests, strict=True)}
+        said = await self._writer.write(partial(self._records.answer, answers=decisions))
         return {request.call.id: is_approved for request, is_approved in zip(requests, said, strict=True)}
 
     async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:

@@ -18,6 +18,7 @@ from ..task.stores import RunsConfig
 from ..util.runtime import in_thread
 from . import ATTACHMENTS, VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged_run, parse_record, title
 from .effects import TABLES as EFFECTS
+from .effects import deny_asked
 from .leases import LocalOwners, Owners, SharedOwners, check_lease
 from .sessions import RESPONSES, SESSIONS
 
@@ -372,6 +373,8 @@ class RunStore:
             "UPDATE runs SET owner = NULL, state = ?, ended = (SELECT coalesce(max(ended), 0) + 1 FROM runs), ended_at = ? WHERE run = ?"
         )
         session.execute(statement, (state, time.time(), run))
+        if state is not RunState.FAILED:  # which may be resumed
+            deny_asked(session, run)
 
     def _is_cancelled(self, session: DatabaseSession, run: str) -> bool:
         found = session.execute("SELECT is_cancelled FROM runs WHERE run = ?", (run,)).fetchone()

@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_camel
 from ...protocols import ApprovalNeeded, Cancelled, InvalidRequest, NearfarError, ToolCall, Usage
 from ..hybrid import Hybrid
 from ..hybrid.arguments import TurnOptions
+from ..task.context import question_text
 from ..task.events import (
     AgentText,
     ApprovalAsked,
@@ -26,7 +27,7 @@ from ..task.events import (
     ToolStarted,
 )
 from ..task.results import Attempt, Call, Result
-from ..util.text import digest
+from ..util.text import canonical, digest
 from .callers import BY_POLICY, read_options, turn_options
 from .dialect import common_headers, event
 from .endpoint import Exchange
@@ -101,10 +102,11 @@ class AgUiRequest(_Wire):
         return [_message(message) for message in self.messages if message.get("role") not in _NOT_SENT]
 
     @property
-    def announced(self) -> set[str]:
-        """Return the ids of the calls that the interface knows already."""
+    def announced(self) -> dict[str, str]:
+        """Return the calls that the interface knows already, by their ids; those that have a result as empty texts."""
         calls = [call for message in self.messages if isinstance(given := message.get("toolCalls"), list) for call in given]
-        return {str(call.get("id")) for call in calls if isinstance(call, Mapping)}
+        known = {str(call.get("id")): _told_call(call.get("function")) for call in calls if isinstance(call, Mapping)}
+        return known | {str(message["toolCallId"]): "" for message in self.messages if message.get("toolCallId")}
 
     @property
     def forwarded(self) -> Mapping[str, Any]:
@@ -129,6 +131,21 @@ class AgUiRequest(_Wire):
             raise InvalidRequest("resume answers no interrupts of one run", hint="send the ids of RUN_FINISHED's outcome as they came")
         refused = {request for _, request, is_approved in pairs if not is_approved}
         return runs.pop(), {request: request not in refused for _, request, _ in pairs}
+
+
+def _said_call(call: ToolCall) -> str:
+    return canonical((call.name, call.arguments))
+
+
+def _told_call(function: object) -> str:
+    """Return a call as an interface tells it in a conversation; empty if it cannot be read."""
+    try:
+        match function:
+            case {"name": str(name), "arguments": str(arguments)}:
+                return canonical((name, json.loads(arguments)))
+    except ValueError:
+        pass
+    return ""
 
 
 def _message(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,6 +235,9 @@ class AgUiStream:
     def __init__(self, request: AgUiRequest) -> None:
         self._ids = {"threadId": request.thread_id, "runId": request.run_id}
         self._announced = request.announced
+        """The calls that the interface knows, by the ids that it knows them by; those that have a result as empty texts."""
+        self._shown: dict[str, str] = {}
+        """By the ids that agents gave: those that the interface knows the newest calls by."""
         self._message = _new_id("message")
         """Id of the assistant's message of the last step: its text, and the calls that it makes."""
         self._is_open = False
@@ -250,7 +270,9 @@ class AgUiStream:
             case ToolStarted(call=started):
                 yield from self._announce([started])
             case ToolFinished(result=returned):
-                told = {"toolCallId": returned.call_id, "content": returned.content, "role": "tool"}
+                shown = self._shown.get(returned.call_id, returned.call_id)
+                self._announced[shown] = ""
+                told = {"toolCallId": shown, "content": returned.content, "role": "tool"}
                 yield {"type": "TOOL_CALL_RESULT", "messageId": _new_id("result"), **told}
             case TaskFinished(result=result):
                 yield from self._end(result)
@@ -261,8 +283,8 @@ class AgUiStream:
             {
                 "id": f"{error.run}/{request.id}",
                 "reason": "tool_call",
-                "message": request.reason,
-                "toolCallId": request.call.id,
+                "message": question_text(request),
+                "toolCallId": self._id_of(request.call),
                 "responseSchema": _APPROVAL,
             }
             for request in error.requests
@@ -312,15 +334,28 @@ class AgUiStream:
 
     def _announce(self, calls: Iterable[ToolCall]) -> Iterator[AgUiEvent]:
         """Yield the calls that the interface does not know yet: arguments are pieces, and would be put behind those that it has."""
-        new = [call for call in calls if call.id not in self._announced]
+        new: dict[str, ToolCall] = {}
+        for call in calls:
+            shown = self._shown[call.id] = self._id_of(call)
+            if shown not in self._announced:
+                self._announced[shown] = _said_call(call)
+                new[shown] = call
         if new:
             yield from self._end_text()
-        for call in new:
-            self._announced.add(call.id)
-            named = {"toolCallId": call.id}
+        for shown, call in new.items():
+            named = {"toolCallId": shown}
             yield {"type": "TOOL_CALL_START", **named, "toolCallName": call.name, "parentMessageId": self._message}
             yield {"type": "TOOL_CALL_ARGS", **named, "delta": json.dumps(call.arguments, ensure_ascii=False)}
             yield {"type": "TOOL_CALL_END", **named}
+
+    def _id_of(self, call: ToolCall) -> str:
+        """Return the id by which the interface knows the call: that of its agent, unless another call has it. Else an agent that uses an id
+        twice would have the user approve the second call while the first one is shown."""
+        said, shown, number = _said_call(call), call.id, 1
+        while self._announced.get(shown, said) != said:
+            number += 1
+            shown = f"{call.id}-{number}"
+        return shown
 
     def _end(self, result: Result) -> Iterator[AgUiEvent]:
         pending = result.messages[-1].tool_calls if result.messages else ()
@@ -328,7 +363,7 @@ class AgUiStream:
             yield from self._text(result.text)
         yield from self._announce(pending)
         yield _custom("nearfar.result", _facts(result))
-        outcome = {"type": "success", **({"pendingToolCallIds": [call.id for call in pending]} if pending else {})}
+        outcome = {"type": "success", **({"pendingToolCallIds": [self._id_of(call) for call in pending]} if pending else {})}
         yield from self.finished(outcome, usage=_usage(result.calls))
 
 

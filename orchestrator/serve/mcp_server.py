@@ -4,6 +4,7 @@ Both eras of the protocol are served: 2026-07-28 without sessions, and 2025-11-2
 """
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,27 +21,30 @@ from mcp.server.request_state import RequestStateSecurity
 from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_REQUEST, ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult, ToolAnnotations
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from ...protocols import ApprovalNeeded, ApprovalRequest, ConfigError, NearfarError, NotFound, PermissionDenied, Sensitivity, Side
 from ...protocols.access import Access
+from ...protocols.secrets import log_defect
 from ...protocols.security import IDENTITY, Identity, Scope
 from ..compose.hub import ServeConfig
 from ..hybrid import Hybrid
 from ..hybrid.arguments import TaskOptions
 from ..memory.in_tasks import memory_tools
 from ..runs.leases import read_details
+from ..task.context import question_text
 from ..task.events import AttemptStarted, TaskEvent, TaskFinished, ToolStarted
 from ..task.modes import Mode
 from ..task.results import Result
 from ..tracing.page import rows_of
 from ..util.runtime import in_thread, run_in_daemon_thread
-from ..util.text import spell_out
 from .callers import ADMISSION_KEY, BY_POLICY, AdmittedCaller, RequestOptions, turn_options
 
 if TYPE_CHECKING:
     import anyio
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+
+logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "mcp-"
 """Beginning of the ids of the runs that were begun here. A host sees no others."""
@@ -225,6 +229,11 @@ def _as_tool_errors() -> Iterator[None]:
         yield
     except NearfarError as error:
         raise ToolError(f"{type(error).__name__}: {error}") from error
+    except (ToolError, MCPError):
+        raise
+    except Exception as defect:  # the boundary of a task, whose error the package would log with all its texts
+        log_defect(logger, "a task of an MCP host failed", defect)
+        raise ToolError("InternalError: the task failed unexpectedly (the server's log has the details)") from None
 
 
 @contextmanager
@@ -278,12 +287,15 @@ def _elicits(context: Context) -> bool:
 async def _ask(context: Context, requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
     """Ask the host's user about tool calls, one after the other. Raises `PermissionDenied` if the host answers with an error."""
     said, schema = {}, McpApproval.model_json_schema()
+    answer: ElicitResult | None
     for request in requests:
         try:  # not by `context.elicit`, which takes a text such as "yes" for a true, and fails for an answer of another form
-            answer = await context.session.elicit_form(_call_text(request), schema, context.request_id)
+            answer = await context.session.elicit_form(question_text(request), schema, context.request_id)
         except MCPError as error:
             problem = f"{request.reason}, and the host could not ask its user: {error}"
             raise PermissionDenied(problem, hint="let the host answer elicitations") from error
+        except ValidationError:  # the package's, for an answer that is none of the protocol's
+            answer = None
         said[request.id] = _is_approved(answer)
     return said
 
@@ -295,7 +307,7 @@ def _question(context: Context, needed: ApprovalNeeded) -> InputRequiredResult:
     schema = McpApproval.model_json_schema()
     return InputRequiredResult(
         input_requests={
-            request.id: ElicitRequest(params=ElicitRequestFormParams(message=_call_text(request), requested_schema=schema))
+            request.id: ElicitRequest(params=ElicitRequestFormParams(message=question_text(request), requested_schema=schema))
             for request in needed.requests
         },
         request_state=needed.run,  # the package seals it, so that no host can name another run
@@ -304,12 +316,6 @@ def _question(context: Context, needed: ApprovalNeeded) -> InputRequiredResult:
 
 def _is_approved(answer: object) -> bool:
     return isinstance(answer, ElicitResult) and answer.action == "accept" and (answer.content or {}).get("approve") is True
-
-
-def _call_text(request: ApprovalRequest) -> str:
-    """Return the reason and the whole call, control characters written out: a call that is cut off cannot be judged."""
-    arguments = json.dumps(request.call.arguments, ensure_ascii=False)
-    return spell_out(f"{request.reason}: {request.call.name} {arguments}")
 
 
 _PIECE: Final = 65_536

@@ -164,7 +164,9 @@ class DurableRuns:
     async def decide(self, run: str, user: str, approvals: Mapping[str, bool]) -> None:
         """Record decisions about the approvals that a run waits for. Raises `NotFound` if the user has no such run, or it waits for
         none."""
-        await in_thread(self.store.show, run, user=user)
+        known = await in_thread(self.store.show, run, user=user)
+        if known.state is RunState.CANCELLED:
+            return  # which the caller is told when it resumes the run
         await in_thread(record_decisions, self.store.database, run, approvals)
 
     async def serve(self, work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:

@@ -317,6 +317,13 @@ class TaskContext:
         return tuple(tool.spec for tool in self.tools.values())
 
 
+def timed(context: TaskContext, task: Task, started: float) -> TaskContext:
+    """Return the context of a task that was asked for at `started`, with the time at which its timeout is over."""
+    if task.timeout is None:
+        return context
+    return replace(context, tool_checks=replace(context.tool_checks, expires=started + task.timeout))
+
+
 async def as_agent_sees(
     state: TaskState, handle: AgentHandle, request: StepRequest, context: TaskContext
 ) -> tuple[StepRequest, Label | None]:

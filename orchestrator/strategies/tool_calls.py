@@ -1,15 +1,17 @@
 """The tool calls of one message: check them, ask for approval, run them side by side, and label their results."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
+from uuid import uuid4
 
 import anyio
 
-from ...protocols import ApprovalRequest, NearfarError, PrivacyViolation, ToolCall, ToolResult
+from ...protocols import ApprovalRequest, DeadlineExceeded, NearfarError, PrivacyViolation, ToolCall, ToolResult
 from ...protocols.items import Tier
 from ..runs.ledger import AskedCall
 from ..runs.tool_calls import ActionCount, Occurrence, Occurrences, Overdue, canonical_arguments, mark_looked_up, run_unrecorded
@@ -81,8 +83,12 @@ class Effects(Protocol):
         """Return the decisions on record, by the calls' ids."""
         ...
 
+    def named(self, asked: Sequence[AskedCall]) -> list[AskedCall]:
+        """Return the calls, each request with the id by which it is answered."""
+        ...
+
     async def ask(self, asked: Sequence[AskedCall]) -> Mapping[str, bool]:
-        """Ask for decisions, and return them by the calls' ids."""
+        """Ask for decisions about calls that are `named`, and return them by the calls' ids."""
         ...
 
     async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:
@@ -104,6 +110,8 @@ class ToolChecks:
     """Results of look-ups that the run has made before."""
     overdue: Overdue = field(default_factory=Overdue)
     """Calls that ran past their limits, if no ledger is kept."""
+    expires: float = float("inf")
+    """Time of `time.monotonic` at which the task's timeout is over."""
     denied: set[str] = field(default_factory=set)
     """Actions that the user denied, if no ledger is kept."""
 
@@ -244,7 +252,7 @@ class ToolCalls:
     async def clear(self, standing: CallContext, asking: Callable[[Sequence[ApprovalRequest]], None] = lambda _: None) -> None:
         """Decide which calls may run, before any of them does: nothing has happened yet while the user is asked.
 
-        Raises LangGraph's interrupt if the run has to stop until it has a decision.
+        Raises LangGraph's interrupt if the run has to stop until it has a decision, and `DeadlineExceeded` if that came too late.
 
         Args:
             standing: what the run has seen.
@@ -263,6 +271,8 @@ class ToolCalls:
                 planned.occurrence = self._occurrences.next(planned.call, planned.tool)
         asked = [planned for planned in self.planned if planned.decision.outcome == "ask"]
         answers = await self._answers(asked, asking) if asked else {}
+        if asked and time.monotonic() >= self._checks.expires:  # an approver that blocks the event loop keeps the timeout from ending it
+            raise DeadlineExceeded("the task's timeout was over before the approver answered", hint="raise its timeout")
         denial = ": the user said no" if self._checks.has_approver else ", and there is no approver"
         for planned in asked:
             if answers.get(planned.call.id) is True:
@@ -360,7 +370,7 @@ class ToolCalls:
         if effects is not None:
             subjects = [planned.subject for planned in asked]
             known = await effects.known(subjects)
-            open_ = [subject for subject in subjects if subject.request.call.id not in known]
+            open_ = effects.named([subject for subject in subjects if subject.request.call.id not in known])
             if not open_:
                 return known
             asking([subject.request for subject in open_])
@@ -370,10 +380,12 @@ class ToolCalls:
         subjects = [subject for subject in (planned.subject for planned in asked) if self._action(subject.occurrence) not in denied]
         if not subjects:
             return {}
-        requests = [subject.request for subject in subjects]
-        asking(requests)
-        said = await ask_approver(approver, requests)
-        denied.update(self._action(subject.occurrence) for subject in subjects if not said[subject.request.id])
+        # Ids of calls are not unique: parts of a task ask at the same time, and an app's approver serves many tasks.
+        requests = {subject.request.call.id: subject.request.model_copy(update={"id": uuid4().hex[:12]}) for subject in subjects}
+        asking(list(requests.values()))
+        answers = await ask_approver(approver, list(requests.values()))
+        said = {call: answers[request.id] for call, request in requests.items()}
+        denied.update(self._action(subject.occurrence) for subject in subjects if not said[subject.request.call.id])
         return said
 
     def _action(self, occurrence: Occurrence) -> str:

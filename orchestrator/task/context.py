@@ -1,6 +1,8 @@
 """The context of a tool call: what the app and the task give to a tool, and the model does not see."""
 
+import asyncio
 import inspect
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -8,6 +10,8 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, get_args, get_origin
 
 from ...protocols import ApprovalRequest, ConfigError, InvalidRequest
+from ..util.runtime import cancel_task
+from ..util.text import spell_out
 
 if TYPE_CHECKING:
     from .tools import Approver
@@ -115,15 +119,33 @@ def current_approver() -> "Approver | None":
 async def ask_approver(approver: "Approver", requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
     """Return the approver's decisions, by the ids of the requests. Only `True` approves: a text such as "no" does not.
 
-    Raises `InvalidRequest` if the approver is no async function, or returns no mapping.
+    Raises `InvalidRequest` if the approver is no async function, is cancelled, or returns no mapping.
     """
     answer: object = approver([request.model_copy(deep=True) for request in requests])  # it may change its copy, and never the call
-    said = await answer if inspect.isawaitable(answer) else None
+    if not inspect.isawaitable(answer):
+        raise _unusable("is not async")
+    asked = asyncio.ensure_future(answer)  # on its own: what it says after its caller was cancelled counts for nothing
+    try:
+        await asyncio.wait([asked])
+    finally:
+        await cancel_task(asked)
+    if asked.cancelled():
+        raise _unusable("was cancelled")
+    said: object = asked.result()
     if not isinstance(said, Mapping):
-        problem = f"returned {type(said).__name__}" if inspect.isawaitable(answer) else "is not async"
-        hint = "it takes a sequence of ApprovalRequest and returns a mapping from their ids to True or False"
-        raise InvalidRequest(f"the approver {problem}, so no call is approved", hint=hint)
+        raise _unusable(f"returned {type(said).__name__}")
     return {request.id: said.get(request.id) is True for request in requests}
+
+
+def _unusable(problem: str) -> InvalidRequest:
+    hint = "it takes a sequence of ApprovalRequest and returns a mapping from their ids to True or False"
+    return InvalidRequest(f"the approver {problem}, so no call is approved", hint=hint)
+
+
+def question_text(request: ApprovalRequest) -> str:
+    """Return the reason and the whole call, control characters written out: a call that is cut off cannot be judged."""
+    arguments = json.dumps(request.call.arguments, ensure_ascii=False)
+    return spell_out(f"{request.reason}: {request.call.name} {arguments}")
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """Calls that somebody has to say yes to: asked by the app, or at the terminal."""
 
+import asyncio
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -19,7 +21,7 @@ from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
 from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.orchestrator.task.tools import Approver
 from nearfar.orchestrator.util.text import spell_out
-from nearfar.protocols import ApprovalRequest, InvalidRequest, ScriptedAgent, Sensitivity, Side, ToolCall, Unavailable
+from nearfar.protocols import ApprovalRequest, DeadlineExceeded, InvalidRequest, ScriptedAgent, Sensitivity, Side, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -208,6 +210,81 @@ async def test_an_approver_of_another_shape_is_a_typed_error_and_the_run_can_be_
         if is_durable:
             await hybrid.resume("ann", approver=Person("ann"))
             assert letters.sent == ["ann"]
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_a_yes_that_comes_after_its_task_was_cancelled_runs_nothing(is_durable: bool, is_closed: bool, tmp_path: Path) -> None:
+    letters, asked = Letters(), anyio.Event()
+
+    async def stubborn(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        asked.set()
+        with suppress(asyncio.CancelledError):
+            await anyio.sleep_forever()
+        return {request.id: True for request in requests}
+
+    near = ScriptedAgent([letter("ann"), "done"])
+    async with Hybrid(near=near, tools=[letters.tool], records=tmp_path if is_durable else None) as hybrid:
+        run = asyncio.create_task(hybrid.run("Write to Ann", idempotency_key="ann", approver=stubborn))
+        await asked.wait()
+        if is_closed:
+            await hybrid.aclose()
+        else:
+            run.cancel()
+        with pytest.raises(Unavailable if is_closed else asyncio.CancelledError):
+            await run
+    assert letters.sent == []
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_yes_of_an_approver_that_blocks_past_the_timeout_runs_nothing(is_durable: bool, tmp_path: Path) -> None:
+    letters = Letters()
+
+    async def blocks(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        ends = time.monotonic() + 0.2
+        while time.monotonic() < ends:
+            pass
+        return {request.id: True for request in requests}
+
+    near = ScriptedAgent([letter("ann"), "done"])
+    async with Hybrid(near=near, tools=[letters.tool], records=tmp_path if is_durable else None) as hybrid:
+        with pytest.raises(DeadlineExceeded):
+            await hybrid.run("Write to Ann", approver=blocks, timeout=0.2)
+    assert letters.sent == []
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_an_approver_that_is_cancelled_is_a_typed_error_and_the_run_can_be_resumed(is_durable: bool, tmp_path: Path) -> None:
+    letters = Letters()
+
+    async def loses_its_dialog(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        raise asyncio.CancelledError
+
+    near = ScriptedAgent([letter("ann"), "done"])
+    async with Hybrid(near=near, tools=[letters.tool], records=tmp_path if is_durable else None) as hybrid:
+        with pytest.raises(InvalidRequest, match="the approver was cancelled"):
+            await hybrid.run("Write to Ann", idempotency_key="ann", approver=loses_its_dialog)
+        if is_durable:
+            await hybrid.resume("ann", approver=Person("ann"))
+    assert letters.sent == (["ann"] if is_durable else [])
+
+
+async def test_calls_of_one_id_are_asked_about_under_ids_of_their_own() -> None:
+    letters, person = Letters(), Person("ann")
+    async with Hybrid(near=ScriptedAgent([letter("ann"), "done", letter("eve"), "done"]), tools=[letters.tool]) as hybrid:
+        await hybrid.run("Write to Ann", approver=person)
+        await hybrid.run("Write to Eve", approver=person)
+    assert len({request.id for request in person.asked}) == len(person.asked) == 2
+    assert letters.sent == ["ann"]
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_stream_and_the_approver_know_a_question_by_the_same_id(is_durable: bool, tmp_path: Path) -> None:
+    letters, person = Letters(), Person("ann")
+    near = ScriptedAgent([letter("ann"), "done"])
+    async with Hybrid(near=near, tools=[letters.tool], records=tmp_path if is_durable else None) as hybrid:
+        events = [event async for event in hybrid.stream("Write to Ann", approver=person)]
+    assert [request for event in events if isinstance(event, ApprovalAsked) for request in event.requests] == person.asked
 
 
 @pytest.mark.parametrize("is_durable", [False, True])

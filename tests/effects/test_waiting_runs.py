@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from nearfar import Hybrid, Strategy, Tool, effect_key, tool
 from nearfar.orchestrator.runs import RunState
+from nearfar.orchestrator.runs.leases import read_details
 from nearfar.orchestrator.runs.ledger import pending_requests
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task.events import ApprovalAsked, TaskEvent, ToolStarted
@@ -18,8 +19,10 @@ from nearfar.orchestrator.task.stores import RunsConfig
 from nearfar.protocols import (
     ApprovalNeeded,
     ApprovalRequest,
+    Cancelled,
     InvalidRequest,
     NotFound,
+    RunBusy,
     ScriptedAgent,
     Sensitivity,
     Side,
@@ -221,7 +224,9 @@ async def test_a_stream_tells_what_is_asked_and_ends_with_it(tmp_path: Path) -> 
     async with opened(tmp_path, letters, letter("ann")) as hybrid:
         with pytest.raises(ApprovalNeeded):
             await _heard(hybrid, events)
-    assert any(isinstance(event, ApprovalAsked) for event in events)
+    store = RunStore.open(RunsConfig(folder=tmp_path))
+    assert [event.requests for event in events if isinstance(event, ApprovalAsked)] == [pending_requests(store.database, RUN)]
+    store.close()
     assert not any(isinstance(event, ToolStarted) for event in events)
 
 
@@ -313,3 +318,64 @@ async def test_parts_that_run_side_by_side_wait_together_and_what_others_did_is_
 
 def _id(error: ApprovalNeeded) -> str:
     return error.requests[0].id
+
+
+async def test_a_no_that_another_process_records_while_the_user_is_asked_stands(tmp_path: Path) -> None:
+    letters = Letters()
+    identifier = (await needed(tmp_path, letters, letter("ann"))).requests[0].id
+    asked, decides = asyncio.Event(), asyncio.Event()
+
+    async def approver(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        asked.set()
+        await decides.wait()
+        return {request.id: True for request in requests}
+
+    async with opened(tmp_path, letters, letter("ann")) as owner, opened(tmp_path, letters, letter("ann")) as other:
+        resumed = asyncio.create_task(owner.resume(RUN, approver=approver))
+        await asked.wait()
+        with pytest.raises(RunBusy):
+            await other.resume(RUN, approvals={identifier: False})
+        decides.set()
+        assert "the user said no" in (await resumed).text
+    assert letters.sent == []
+
+
+async def test_a_yes_to_a_call_of_a_run_that_is_done_is_refused(tmp_path: Path) -> None:
+    letters = Letters()
+    parts: list[dict[str, object]] = [{"id": name, "task": f"send {name}", "needs": []} for name in ("ann", "bob")]
+
+    def near(request: StepRequest) -> ToolCall | str:
+        told = [message.tool_result.content for message in request.messages if message.tool_result is not None]
+        return told[0] if told else letter("ann" if "ann" in request.messages[-1].text else "bob")
+
+    async def loses_one_dialog(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        if requests[0].call.arguments["to"] == "ann":
+            raise Unavailable("the dialog is gone")
+        return {request.id: True for request in requests}
+
+    def opened_with_plan() -> Hybrid:
+        far = ScriptedAgent([json.dumps({"subtasks": parts}), "one went out"], name="far", side=Side.FAR)
+        policy = Policy(strategy=Strategy.SUBTASKS, sensitivity=Sensitivity.PUBLIC)
+        agent = ScriptedAgent(near, name="near", confidence=0.9)
+        return Hybrid(near=agent, far=far, tools=letters.tools, policy=policy, records=RunsConfig(folder=tmp_path))
+
+    async with opened_with_plan() as hybrid:
+        with pytest.raises(ApprovalNeeded) as caught:
+            await hybrid.run("Write to them", idempotency_key=RUN)
+        asked = {request.call.arguments["to"]: request.id for request in caught.value.requests}
+        await hybrid.resume(RUN, approver=loses_one_dialog)
+        assert (letters.receivers, read_details(hybrid.runs, RUN).waits_for) == (["bob"], ())
+        with pytest.raises(NotFound, match="does not wait for"):
+            await hybrid.resume(RUN, approvals={asked["ann"]: True})
+    assert letters.receivers == ["bob"]
+
+
+async def test_a_cancelled_run_waits_for_nothing(tmp_path: Path) -> None:
+    letters = Letters()
+    error = await needed(tmp_path, letters, letter("ann"))
+    async with opened(tmp_path, letters, letter("ann")) as hybrid:
+        await hybrid.cancel(RUN)
+        assert read_details(hybrid.runs, RUN).waits_for == ()
+        with pytest.raises(Cancelled):
+            await hybrid.resume(RUN, approvals={error.requests[0].id: True})
+    assert letters.sent == []

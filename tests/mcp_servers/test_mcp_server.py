@@ -499,6 +499,54 @@ async def test_standard_output_has_no_line_that_is_not_the_protocol() -> None:
     assert b"a child prints" in errors
 
 
+MALFORMED: list[Any] = [
+    {"content": {"approve": True}},
+    {"action": "ACCEPT", "content": {"approve": True}},
+    {"action": "accept", "content": [True]},
+    {"action": "accept", "content": {"approve": True, "more": {"deep": 1}}},
+]
+
+
+@pytest.mark.parametrize("answer", MALFORMED)
+async def test_an_answer_that_is_none_of_the_protocols_is_a_no(answer: Any) -> None:  # noqa: ANN401 - JSON
+    program = Path(__file__).with_name("paying_server.py")
+    able = json.loads(json.dumps(INITIALIZE))
+    able["params"]["capabilities"] = {"elicitation": {}}
+    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "run", "arguments": {"prompt": "hello"}}}
+    async with await anyio.open_process([sys.executable, str(program)], stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for message in (able, {"jsonrpc": "2.0", "method": "notifications/initialized"}, call):
+            await process.stdin.send(json.dumps(message).encode() + b"\n")
+        told = b""
+        with anyio.fail_after(60):
+            while b"elicitation/create" not in told or not told.endswith(b"\n"):
+                told += await process.stdout.receive()
+            asked = next(message for message in map(json.loads, told.splitlines()) if message.get("method") == "elicitation/create")
+            await process.stdin.send(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}).encode() + b"\n")
+            while b'"id":2' not in told or not told.endswith(b"\n"):
+                told += await process.stdout.receive()
+            await process.stdin.aclose()
+            errors = b"".join([piece async for piece in process.stderr])
+    (result,) = (message["result"] for message in map(json.loads, told.splitlines()) if message.get("id") == 2)
+    assert result["structuredContent"]["text"] == "not run: pay needs approval: the user said no"
+    assert b"Traceback" not in errors
+
+
+@ERAS
+async def test_the_text_of_an_unexpected_error_is_neither_sent_nor_logged(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    secret = "ana's letter"
+
+    def breaks(request: object) -> ToolCall:
+        raise KeyError(secret)
+
+    async with Hybrid(near=ScriptedAgent(breaks)) as hybrid, Client(mcp_server(hybrid), mode=mode) as client:
+        result = await run(client)
+    assert result.is_error
+    assert secret not in text_of(result) + caplog.text
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("leave", ["close", "terminate"])
 async def test_the_command_ends_when_the_host_leaves_and_at_a_signal(leave: str, tmp_path: Path) -> None:

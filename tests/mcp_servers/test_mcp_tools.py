@@ -12,10 +12,11 @@ from pathlib import Path
 
 import anyio
 import pytest
-from mcp_stubs import Caller, approve, stub_config
+from mcp_stubs import STUB, Caller, approve, stub_config
 
-from nearfar import ApprovalRequest, ConfigError, Hybrid, ScriptedAgent, ToolCall
+from nearfar import ApprovalRequest, ConfigError, Hybrid, McpServer, ScriptedAgent, ToolCall
 from nearfar.orchestrator.mcp.connection import content_of_yes
+from nearfar.orchestrator.task.context import asking
 
 pytest.importorskip("mcp", reason="MCP is an extra: pip install 'nearfar[mcp]'")
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="signals")]
@@ -270,6 +271,107 @@ async def test_the_time_in_which_the_user_thinks_does_not_count() -> None:
 
     async with Caller(config, slow) as stub:
         assert (await stub.call("ask")).content == "accept"
+
+
+class Thinker:
+    """Is told questions, and answers none of them before `decides` is set."""
+
+    def __init__(self) -> None:
+        self.asked: list[ApprovalRequest] = []
+        self.is_asked, self.is_given_up, self.decides = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def __call__(self, requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
+        self.asked += requests
+        self.is_asked.set()
+        try:
+            await self.decides.wait()
+        finally:
+            self.is_given_up.set()
+        return {request.id: True for request in requests}
+
+
+@ERAS
+async def test_a_question_ends_with_its_call(era: tuple[str, ...]) -> None:
+    config = stub_config(*era)
+    await approve(config)
+    thinker = Thinker()
+    async with Caller(config, thinker) as stub:
+        async with anyio.create_task_group() as calling:
+            calling.start_soon(stub.call, "ask")
+            await thinker.is_asked.wait()
+            calling.cancel_scope.cancel()
+        with anyio.fail_after(30):
+            await thinker.is_given_up.wait()
+    assert not thinker.decides.is_set()
+
+
+def asking_config(**options: object) -> McpServer:
+    return stub_config(**options).model_copy(update={"args": (str(STUB.with_name("asking_server.py")),)})
+
+
+async def test_questions_of_two_calls_at_once_are_each_about_their_own_call() -> None:
+    config = stub_config()
+    await approve(config)
+    asked: list[str] = []
+    both = anyio.Event()
+
+    async def person(requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
+        asked.extend(request.call.id for request in requests)
+        if len(asked) == 2:
+            both.set()
+        await both.wait()
+        return {request.id: request.call.id == "b" for request in requests}
+
+    answers: dict[str, str] = {}
+
+    async def call(identifier: str) -> None:
+        answers[identifier] = (await stub.tools["stub__ask"].run(ToolCall(id=identifier, name="stub__ask"))).content
+
+    async with Caller(config) as stub:
+        with asking(person), anyio.fail_after(60):
+            async with anyio.create_task_group() as calling:
+                calling.start_soon(call, "a")
+                calling.start_soon(call, "b")
+    assert answers == {"a": "decline", "b": "accept"}
+
+
+async def test_a_question_is_not_put_to_the_user_of_another_call_once_a_call_was_given_up() -> None:
+    config = asking_config()
+    await approve(config)
+    ana, eve = Thinker(), Person(True)
+    async with Caller(config, ana) as stub:
+        async with anyio.create_task_group() as calling:
+            calling.start_soon(stub.call, "ask")
+            await ana.is_asked.wait()
+            calling.cancel_scope.cancel()
+        with asking(eve):
+            told = await stub.tools["stub__ask"].run(ToolCall(id="2", name="stub__ask"))
+    assert (json.loads(told.content), eve.asked) == ({"action": "decline"}, [])
+
+
+async def test_a_call_has_its_time_limit_after_two_questions_at_once() -> None:
+    config = asking_config(call_seconds=0.3)
+    await approve(config)
+    person = Person(True)
+    async with Caller(config, person) as stub:
+        assert "was given up" in (await stub.call("ask_twice_and_hang")).content
+    assert len(person.asked) == 2
+
+
+@ERAS
+async def test_the_error_of_an_approver_is_a_no_and_is_not_told_to_the_server(
+    era: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    config, secret = stub_config(*era), "ana@example.org has closed it"
+    await approve(config)
+
+    async def breaks(requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
+        raise ValueError(secret)
+
+    async with Caller(config, breaks) as stub:
+        assert (await stub.call("ask")).content == "decline"
+    assert "the approver failed" in caplog.text
+    assert secret not in caplog.text
 
 
 async def test_a_question_without_a_user_is_declined() -> None:

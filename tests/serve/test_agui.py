@@ -178,6 +178,39 @@ async def test_an_approval_is_an_interrupt_and_the_resumed_run_does_not_announce
     assert text_of(resumed) == "Done."
 
 
+async def test_a_call_with_the_id_of_another_one_is_announced_and_asked_about_as_itself(tmp_path: Path) -> None:
+    PAID.clear()
+    earlier: list[dict[str, Any]] = [
+        {"id": "m1", "role": "user", "content": "Pay 1."},
+        {"id": "m2", "role": "assistant", "toolCalls": [_known("call_1", "pay", amount=1)]},
+        {"id": "m3", "role": "tool", "toolCallId": "call_1", "content": "paid"},
+        {"id": "m4", "role": "user", "content": "Go on."},
+    ]
+    script: list[ToolCall | str] = [call("pay", amount=900), call("pay", amount=900), "Done."]
+    async with Hybrid(near=ScriptedAgent(script), tools=[pay], records=tmp_path, policy={"strategy": "device"}) as hybrid:
+        stopped = await events_of(hybrid, asked(*earlier))
+        first = _asked_about(stopped)
+        assert (first["toolCallId"], first["message"]) == ("call_1-2", 'pay needs approval: pay {"amount": 900}')
+        history = [*earlier, {"id": "m5", "role": "assistant", "toolCalls": [_known("call_1-2", "pay", amount=900)]}]
+        answer = {"interruptId": first["id"], "status": "resolved", "payload": True}
+        resumed = await events_of(hybrid, asked(*history, run="r2", resume=[answer]))
+        assert [event["toolCallId"] for event in resumed if event["type"] == "TOOL_CALL_RESULT"] == ["call_1-2"]
+        assert _asked_about(resumed)["toolCallId"] == "call_1-3"
+    assert PAID == [900]
+
+
+def _asked_about(events: list[AgUiEvent]) -> dict[str, Any]:
+    """The only interrupt, which is about the only call that was announced."""
+    (interrupt,) = events[-1]["outcome"]["interrupts"]
+    assert [event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_START"] == [interrupt["toolCallId"]]
+    return dict(interrupt)
+
+
+def _known(identifier: str, name: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
+    """A call as an interface tells it in a conversation."""
+    return {"id": identifier, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
 async def test_a_yes_and_a_no_to_one_interrupt_are_a_no(tmp_path: Path) -> None:
     PAID.clear()
     agent = ScriptedAgent([[call("pay", amount=5)], "Done."])
