@@ -258,6 +258,20 @@ def test_one_that_is_dropped_without_being_closed_ends_its_thread() -> None:
     assert not thread.is_alive()
 
 
+def test_one_that_is_dropped_with_all_its_parts_open_ends_its_processes(tmp_path: Path) -> None:
+    before = psutil.Process().children(recursive=True)
+    hybrid = Hybrid(near="near", far="far", memory=tmp_path / "memory.db", records=tmp_path)
+    assert hybrid.run_sync("What is the employer of Ines Falk?", strategy="cloud", sensitivity="public").text
+    hybrid.session("ana").send_sync("What is the employer of Ines Falk?")
+    (thread,) = loops()
+    assert psutil.Process().children(recursive=True) != before
+    del hybrid
+    gc.collect()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert psutil.Process().children(recursive=True) == before
+
+
 def test_agents_processes_of_synchronous_calls_end_with_close() -> None:
     before = psutil.Process().children(recursive=True)
     policy = Policy.model_validate({"sensitivity": "public", "strategy": "cloud"})
