@@ -248,8 +248,8 @@ async def _read() -> bytes:
 
 
 def _answer(message: dict[str, str]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+    with contextlib.suppress(BrokenPipeError):  # the parent has left, as the end of standard input will say
+        os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
 
 
 def main() -> None:

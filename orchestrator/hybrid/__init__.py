@@ -13,7 +13,6 @@ import anyio
 from ...protocols import (
     Agent,
     ConfigError,
-    DeviceState,
     DeviceStateSource,
     InvalidRequest,
 )
@@ -40,7 +39,7 @@ from ..task.stores import MemoryConfig, RunsConfig
 from ..task.tools import Tool
 from ..tracing import TraceStore
 from ..tracing.observing import Observers
-from ..util.runtime import in_thread
+from ..util.runtime import in_own_task, in_thread
 from ..util.settings import Location, as_path, require, wrong_type
 from .arguments import (
     HybridArguments,
@@ -60,7 +59,7 @@ from .arguments import (
     tools_argument,
 )
 from .blocking import BlockingCalls
-from .parts import Metrics, Parts, Records, open_records, records_argument
+from .parts import DeviceReader, Metrics, Parts, Records, open_records, records_argument
 from .pipeline import Pipeline
 from .session import Session, SessionBook
 from .turns import ServesTurns
@@ -126,7 +125,7 @@ class Hybrid(ServesTurns):
         self.pool = AgentPool(tuple(agent_handles(near, far, agents)))
         sides = {handle.name: handle.side for handle in self.pool}
         require_usable_policy(policy, sides)
-        self._device_state: DeviceStateSource = read_device_state
+        self._device = DeviceReader(read_device_state)
         self.attached = {name: agent for name, agent in (agents or {}).items() if isinstance(agent, AttachedConfig)}
         """The agents that devices lend, by name."""
         self.observers = Observers()
@@ -160,13 +159,13 @@ class Hybrid(ServesTurns):
             put_in_front(self.pool, cache)
         pool = self.pool
         self._router = Router(
-            device_state=self._read_device, paces=pool.pace, health=pool.health, ahead=pool.ahead, budgets=records.budgets
+            device_state=self._device.read, paces=pool.pace, health=pool.health, ahead=pool.ahead, budgets=records.budgets
         )
-        self._rest = None if memory is None else memory_rest(memory, self.pool, self._read_device)
+        self._rest = None if memory is None else memory_rest(memory, self.pool, self._device.read)
         self._parts = Parts(
             pool=self.pool,
             router=self._router,
-            policy=lambda: self.policy,
+            policy=partial(_current, self._policy),  # which does not hold this object, as `DeviceReader` does not
             tools=self._tools,
             team=self._team,
             memory=memory,
@@ -187,7 +186,7 @@ class Hybrid(ServesTurns):
     def _hear_of_erasures(self, memory: "MemoryStore", erased_memory: ErasedMemory | None) -> ErasedRuns | None:
         """Erase from sessions, cache, kept calls, runs and traces what is erased from the memory from now on."""
         self._listening.enter_context(memory.erasing.calling(erase_calls))
-        self._listening.enter_context(memory.erasing.calling(self._sessions.drop_erased))
+        self._listening.enter_context(memory.erasing.calling(self._sessions.states.drop_erased))
         if erased_memory is not None:
             self._listening.enter_context(memory.erasing.calling(erased_memory.forget))
         if self._records.runs is None and self._records.traces is None:
@@ -217,19 +216,13 @@ class Hybrid(ServesTurns):
         Assign another one where this machine's sensors do not tell it. Raises `ConfigError` for anything that cannot be called; so does
         a task that needs the state, where the function returns anything else.
         """
-        return self._device_state
+        return self._device.source
 
     @device_state.setter
     def device_state(self, source: DeviceStateSource) -> None:
         if not callable(source):
             raise wrong_type("device_state", source, "a function that returns a DeviceState")
-        self._device_state = source
-
-    def _read_device(self) -> DeviceState:
-        state = self._device_state()
-        if not isinstance(state, DeviceState):
-            raise wrong_type("what device_state returns", state, "a DeviceState", hint="DeviceState(battery=0.5)")
-        return state
+        self._device.source = source
 
     @classmethod
     def from_config(cls, config: Config | str | Path = "nearfar.toml", **given: Unpack[HybridArguments]) -> Self:
@@ -296,7 +289,7 @@ class Hybrid(ServesTurns):
     @property
     def policy(self) -> Policy:
         """How tasks that start now are served unless they say otherwise."""
-        return self._policy.current if isinstance(self._policy, PolicyFile) else self._policy
+        return _current(self._policy)
 
     @property
     def graph(self) -> "TaskGraph":
@@ -347,6 +340,7 @@ class Hybrid(ServesTurns):
         check_options(options, ResumeOptions.__optional_keys__)
         return await self._pipeline.resume(run, cast(TaskOptions, options), user=user, approvals=approvals or {})
 
+    @in_own_task
     async def follow(
         self, run: str, *, user: str = "", approvals: Mapping[str, bool] | None = None, **options: Unpack[ResumeOptions]
     ) -> AsyncGenerator[TaskEvent, None]:
@@ -394,6 +388,7 @@ class Hybrid(ServesTurns):
         `NotFound`."""
         await in_thread(self.runs.cancel, run, user=user)
 
+    @in_own_task
     async def stream(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
         """Serve one task and yield what happens; the last event is `TaskFinished`. `prompt`, `options` and errors are those of `run`."""
         async with aclosing(self._pipeline.stream(prompt, options)) as events:
@@ -486,3 +481,7 @@ class Hybrid(ServesTurns):
         if self._records.cache is not None:
             self._records.cache.report(result.id, score)
         self._router.report(result, self.policy, score=score, task_class=task_class, because=because)
+
+
+def _current(policy: Policy | PolicyFile) -> Policy:
+    return policy.current if isinstance(policy, PolicyFile) else policy

@@ -101,13 +101,20 @@ class _Job(Generic[T]):
     def abort(self) -> None:
         """Cancel the coroutine and wait for its end. Does nothing once it has ended."""
         self.cancel()
-        while not self.ended.done() and not self._loop.is_closed():
+        while not self.ended.done() and not self._is_lost():
             wait_for_all([self.ended], _LOOKS_EVERY)
 
     def _require_loop(self) -> None:
-        """Raise `Unavailable` if the loop was closed over the coroutine."""
-        if self._loop.is_closed() and not self.ended.done():
+        """Raise `Unavailable` if the coroutine has not ended and its loop will not run again."""
+        if self._is_lost() and not self.ended.done():
             raise task_lost()
+
+    def _is_lost(self) -> bool:
+        """Return whether the loop will not run again: it is closed, or stands still in a program that ends.
+
+        Such a program waits for its threads, and they would wait for the loop.
+        """
+        return self._loop.is_closed() or not (self._loop.is_running() or threading.main_thread().is_alive())
 
     def _begin(self, start: Callable[[], Coroutine[Any, Any, T]]) -> None:
         if self._is_cancelled:
@@ -141,7 +148,8 @@ class BlockingCalls:
         self._home = home
         self._process = os.getpid()
         self._starting = threading.Lock()
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()  # a signal handler may close what its thread closes already
+        self._ending: _Job[None] | None = None
         self._is_closed = False
         """No further call is taken."""
         self._has_ended = False
@@ -226,12 +234,16 @@ class BlockingCalls:
             self._is_closed = True
             for job in self._jobs.copy():
                 job.abort()
-            with _Job(loop, aclose).attended() as job:
-                job.result()
+            if self._has_ended:  # by a signal handler, in the meantime
+                return
+            if self._ending is None or self._ending.ended.done():
+                self._ending = _Job(loop, aclose)
+            with self._ending.attended() as ending:
+                ending.result()
+            self._has_ended = True
             if self._own is not None:
                 self._own.end(None)
                 atexit.unregister(self._own.end)
-            self._has_ended = True
 
     def _is_at_home(self) -> bool:
         """Return whether the running loop is the `Hybrid`'s, or may become it."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...protocols import ConfigError, StoreError, Unavailable
+from ...protocols import ConfigError, DeviceState, DeviceStateSource, StoreError, Unavailable
 from ..agents import AgentPool
 from ..agents.breaker import BreakerState
 from ..budgets import BudgetBook, open_budgets
@@ -24,7 +24,7 @@ from ..task.tools import Tool
 from ..tracing import TraceStore, traces_if_usable
 from ..tracing.observing import Family, Observers, PrometheusMeter, gauge
 from ..util.runtime import in_thread
-from ..util.settings import Location, as_path, parse_section, require
+from ..util.settings import Location, as_path, parse_section, require, wrong_type
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
@@ -39,6 +39,20 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
+
+
+class DeviceReader:
+    """Reads the state of the device. It holds no `Hybrid`: one that is dropped must not be kept by what it has opened."""
+
+    def __init__(self, source: DeviceStateSource) -> None:
+        self.source = source
+
+    def read(self) -> DeviceState:
+        """Return the state. Raises `ConfigError` if the source returns anything else."""
+        state = self.source()
+        if not isinstance(state, DeviceState):
+            raise wrong_type("what device_state returns", state, "a DeviceState", hint="DeviceState(battery=0.5)")
+        return state
 
 
 class Records:

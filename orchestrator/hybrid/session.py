@@ -18,7 +18,7 @@ from ..runs.sessions import SessionStore, SessionTurn
 from ..task import Prompt, as_messages
 from ..task.events import TaskEvent, TaskFinished
 from ..task.results import Result, SideUsage
-from ..util.runtime import in_thread
+from ..util.runtime import calling_task, in_own_task, in_thread
 from .arguments import TaskOptions
 from .blocking import BlockingCalls
 from .pipeline import Pipeline
@@ -94,7 +94,7 @@ class SessionState:
         """Wait until no other turn of the session is served here. Raises `DeadlineExceeded` after `seconds`, if they are a number."""
         if self._loop is not (loop := asyncio.get_running_loop()):
             self._lock, self._loop = asyncio.Lock(), loop
-        lock, mine = self._lock, asyncio.current_task()
+        lock, mine = self._lock, calling_task()
         if self._turn in _SERVED.get() or (lock.locked() and self._holder is mine):
             hint = "wait for its answer, or close its stream, first; a tool may use a session of another name"
             raise InvalidRequest(f"session {self.name!r} is asked again from within its own turn, and would wait for itself", hint=hint)
@@ -120,14 +120,35 @@ class SessionState:
             _SERVED.reset(token)
 
 
+class SessionStates:
+    """The conversations of one `Hybrid`. It holds nothing of it, since the memory holds this."""
+
+    def __init__(self, store: SessionStore | None, erased: FindErased) -> None:
+        self._store = store
+        self._erased = erased
+        self._states: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
+
+    def open(self, name: str, user: str) -> SessionState:
+        """Return the conversation of a name and a user."""
+        state = self._states.setdefault((user, name), SessionState(name, user, self._store, self._erased))
+        self._states.move_to_end((user, name))
+        if len(self._states) > _MOST:
+            self._states.popitem(last=False)
+        return state
+
+    def drop_erased(self) -> None:
+        """Drop what sessions without records hold of items that were erased from the memory. Calls may come from any thread."""
+        for state in list(self._states.values()):
+            state.drop_erased()
+
+
 class SessionBook:
     """The sessions of one `Hybrid`."""
 
     def __init__(self, pipeline: Pipeline, blocking: BlockingCalls, erased: FindErased) -> None:
         self._pipeline = pipeline
         self._blocking = blocking
-        self._erased = erased
-        self._states: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
+        self.states = SessionStates(pipeline.sessions, erased)
 
     def open(self, name: object, options: TaskOptions) -> "Session":
         """Return a session. Raises `InvalidRequest` for a name or an option that it cannot have."""
@@ -139,16 +160,7 @@ class SessionBook:
         _refuse(options, _OF_TURN, "belongs to one turn, and not to a session")
         given = cast(TaskOptions, {**options, "session": name})
         self._pipeline.preparation.task("?", given)  # a mistake in the options is reported here rather than in the first turn
-        state = self._states.setdefault((user, name), SessionState(name, user, self._pipeline.sessions, self._erased))
-        self._states.move_to_end((user, name))
-        if len(self._states) > _MOST:
-            self._states.popitem(last=False)
-        return Session(self._pipeline, state, options, self._blocking)
-
-    def drop_erased(self) -> None:
-        """Drop what sessions without records hold of items that were erased from the memory. Calls may come from any thread."""
-        for state in list(self._states.values()):
-            state.drop_erased()
+        return Session(self._pipeline, self.states.open(name, user), options, self._blocking)
 
 
 class _Turns:
@@ -287,6 +299,7 @@ class Session(_Turns):
             self._keep(result)
         return result
 
+    @in_own_task
     async def stream(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
         """Serve the next turn and yield what happens; the last event is `TaskFinished`. `prompt`, `options` and errors are those of `send`.
 

@@ -33,6 +33,7 @@ from ..task.foreign import ForeignTool, is_langchain_tool, langchain_spec
 from ..task.modes import ALONE, Strategy
 from ..task.results import Call, Result
 from ..task.tools import Tool
+from ..util.runtime import in_own_task
 from .arguments import TaskOptions, TurnOptions, check_options
 from .pipeline import Pipeline
 
@@ -221,6 +222,7 @@ class ServesTurns:
         asked = AskedTurn.of(prompt, tools, tool_choice, options)
         return turn_of(await self._pipeline.run(asked.messages, asked.options, caller=asked.caller), asked, self._pipeline.pool)
 
+    @in_own_task
     async def stream_turn(
         self,
         prompt: Prompt,
@@ -276,6 +278,7 @@ class ServesTurns:
             return None
         return await first.count_tokens(await _first_request(task, decision, context, pool))
 
+    @in_own_task
     async def follow_turn(
         self,
         prompt: Prompt,

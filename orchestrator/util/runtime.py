@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
 from threading import Lock
@@ -147,6 +147,52 @@ def shielded(future: asyncio.Future[T]) -> asyncio.Future[T]:
     return asyncio.shield(future)
 
 
+_STREAMING: Final[dict[asyncio.Task[Any], asyncio.Task[Any] | None]] = {}
+"""The tasks in which streams run, and those that began to read them. asyncio alone would not keep a task that waits for its reader."""
+
+
+def in_own_task(stream: Callable[P, AsyncGenerator[T, None]]) -> Callable[P, AsyncGenerator[T, None]]:
+    """Let a generator function run in an asyncio task of its own, one step each time that its caller asks for the next value.
+
+    A loop that shuts down closes all its generators at once, the inner ones before or while the outer ones do. It cancels its tasks before
+    that, and a task that is cancelled closes its generators and blocks from the innermost to the outermost one.
+    """
+
+    @wraps(stream)
+    async def reading(*arguments: P.args, **options: P.kwargs) -> AsyncGenerator[T, None]:
+        is_wanted = asyncio.Event()
+        made: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
+
+        async def run() -> None:
+            async with aclosing(stream(*arguments, **options)) as values:
+                await is_wanted.wait()
+                async for value in values:
+                    is_wanted.clear()
+                    made.put_nowait((value,))
+                    await is_wanted.wait()
+
+        task = asyncio.create_task(run())
+        _STREAMING[task] = asyncio.current_task()
+        task.add_done_callback(_STREAMING.pop)
+        task.add_done_callback(lambda _: made.put_nowait(None))
+        try:
+            is_wanted.set()
+            while (given := await made.get()) is not None:
+                yield given[0]
+                is_wanted.set()
+            task.result()
+        finally:
+            await cancel_task(task)
+
+    return reading
+
+
+def calling_task() -> asyncio.Task[Any] | None:
+    """Return the running task or, in a stream of `in_own_task`, the one that reads it."""
+    task = asyncio.current_task()
+    return _STREAMING.get(task, task) if task is not None else None
+
+
 def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[*Ts], object], *arguments: *Ts) -> None:
     """Call a function in an event loop, from any thread, with the caller's context variables. Does nothing if the loop is closed."""
     with suppress(RuntimeError):  # asyncio's error for that; a look before the call could be too early
@@ -190,15 +236,19 @@ class HomeLoop:
         """Make the running loop the home. Raises `ConfigError` if another loop is home, and is not closed."""
         if self._moved():
             self._end = _until_the_loop_ends(self._release)
+            if asyncio.get_running_loop() is self.background:
+                _KEPT.add(self._end)
             await anext(self._end)
 
     async def leave(self) -> None:
         """Release what belongs to the loop now."""
         end, self._end = self._end, None  # of two who leave at a time, one releases
         if end is not None:
+            _KEPT.discard(end)
             await end.aclose()
 
     async def _release(self) -> None:
+        _KEPT.discard(self._end)
         async with AsyncExitStack() as stack:  # each also where another one fails
             for release in self.releasing:
                 stack.push_async_callback(release)
@@ -226,6 +276,10 @@ def forked() -> ConfigError:
 def _background_loop() -> ConfigError:
     hint = "go on with run_sync, or make another one for async code: async with Hybrid(...)"
     return ConfigError("this Hybrid belongs to the event loop of its synchronous calls", hint=hint)
+
+
+_KEPT: Final[set[AsyncGenerator[None] | None]] = set()
+"""Generators that wait for the end of a loop in a thread. Collected as garbage in another one, they might be closed too late to release."""
 
 
 async def _until_the_loop_ends(release: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:

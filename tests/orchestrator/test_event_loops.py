@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -163,6 +163,48 @@ def test_an_error_behind_a_shield_is_not_reported_as_lost_where_its_caller_has_l
 
     asyncio.run(lived())
     assert heard == []
+
+
+READERS: list[Callable[[Hybrid], AsyncGenerator[Any, None]]] = [
+    lambda hybrid: hybrid.stream("Greet me."),
+    lambda hybrid: hybrid.stream_turn("Greet me."),
+    lambda hybrid: hybrid.follow_turn("Greet me."),
+    lambda hybrid: hybrid.session("ana").stream("Greet me."),
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_a_stream_that_is_open_when_its_loop_ends_is_closed_in_silence(
+    read: Callable[[Hybrid], AsyncGenerator[Any, None]], is_durable: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = []
+
+    async def leave(hybrid: Hybrid, events: int) -> None:
+        stream = read(hybrid)
+        left.append(stream)
+        for _ in range(events):
+            await anext(stream)
+
+    for events in [1, 2] * 4:  # asyncio closes the generators of a loop in another order each time
+        hybrid = Hybrid(near=ScriptedAgent(["hello"] * 9), records=tmp_path if is_durable else None)
+        asyncio.run(leave(hybrid, events))
+        assert hybrid.run_sync("Greet me.").text == "hello"
+        hybrid.close()
+    assert caplog.messages == []
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_is_dropped_in_a_cycle_is_closed_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    async with Hybrid(near=ScriptedAgent(["hello"] * 9)) as hybrid:
+        stream = hybrid.stream("Greet me.")
+        cycle: list[object] = [stream]
+        cycle.append(cycle)
+        await anext(stream)
+        del stream, cycle
+        gc.collect()
+        assert (await hybrid.run("Greet me.")).text == "hello"
+    assert caplog.messages == []
 
 
 def test_an_agent_that_was_opened_in_another_loop_is_refused_at_once() -> None:

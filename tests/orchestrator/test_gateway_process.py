@@ -1,7 +1,9 @@
 """A `Hybrid`'s own gateway: a real child process with the shipped far model."""
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -165,6 +167,18 @@ async def killed_parent(temporary: Path, *, with_child: bool) -> None:
         if with_child:
             os.kill(gateway_id, signal.SIGKILL)
         await gone(gateway_id)
+
+
+def test_the_gateway_ends_in_silence_where_its_parent_has_left_while_it_started() -> None:
+    order = {"far": LocalFarConfig(threads=1).model_dump(mode="json"), "address": "127.0.0.1:0", "token": "secret"}
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as nowhere:
+        command = [sys.executable, "-m", "nearfar.orchestrator.compose.gateway_process"]
+        ended = subprocess.run(
+            command, input=json.dumps(order).encode() + b"\n", stdout=nowhere, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 @pytest.fixture

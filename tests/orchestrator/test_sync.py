@@ -1,16 +1,11 @@
-"""Synchronous calls: from many threads, inside of loops and notebooks, interrupted, abandoned, after a fork, and at the program's exit."""
+"""Synchronous calls: from many threads, inside of loops and notebooks, interrupted, and abandoned."""
 
 import asyncio
 import gc
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -25,25 +20,6 @@ from nearfar import ApprovalNeeded, ConfigError, Hybrid, Policy, ScriptedAgent, 
 from nearfar.protocols.fakes import Reply
 
 THREADS, CALLS = 16, 50
-PREAMBLE = """
-    import asyncio, os, sys, threading, warnings
-    from nearfar import ConfigError, Hybrid, ScriptedAgent, ToolCall, Unavailable, tool
-
-    @tool
-    async def wait() -> str:
-        "Wait for ever."
-        print("waiting", flush=True)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            print("stopped", flush=True)
-
-    def asks(request):
-        return ToolCall(id="1", name="wait", arguments={})
-
-    def greets(request):
-        return "hello"
-"""
 
 
 def echo(request: StepRequest) -> Reply:
@@ -52,24 +28,6 @@ def echo(request: StepRequest) -> Reply:
 
 def loops() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "nearfar loop"]
-
-
-@contextmanager
-def program(body: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a program of its own, and kill it if it is still there when the block ends."""
-    source = textwrap.dedent(PREAMBLE) + textwrap.dedent(body)
-    command = [sys.executable, "-W", "error", "-c", source]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Return the exit status and the output of a program that has to end by itself."""
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
 
 
 def test_many_threads_share_one_hybrid_and_its_one_loop() -> None:
@@ -300,6 +258,20 @@ def test_one_that_is_dropped_without_being_closed_ends_its_thread() -> None:
     assert not thread.is_alive()
 
 
+def test_one_that_is_dropped_with_all_its_parts_open_ends_its_processes(tmp_path: Path) -> None:
+    before = psutil.Process().children(recursive=True)
+    hybrid = Hybrid(near="near", far="far", memory=tmp_path / "memory.db", records=tmp_path)
+    assert hybrid.run_sync("What is the employer of Ines Falk?", strategy="cloud", sensitivity="public").text
+    hybrid.session("ana").send_sync("What is the employer of Ines Falk?")
+    (thread,) = loops()
+    assert psutil.Process().children(recursive=True) != before
+    del hybrid
+    gc.collect()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert psutil.Process().children(recursive=True) == before
+
+
 def test_agents_processes_of_synchronous_calls_end_with_close() -> None:
     before = psutil.Process().children(recursive=True)
     policy = Policy.model_validate({"sensitivity": "public", "strategy": "cloud"})
@@ -307,23 +279,6 @@ def test_agents_processes_of_synchronous_calls_end_with_close() -> None:
         assert hybrid.run_sync("What is the employer of Ines Falk?").side == "far"
         assert len(psutil.Process().children(recursive=True)) > len(before)
     assert psutil.Process().children(recursive=True) == before
-
-
-@pytest.mark.parametrize("call", ["hybrid.run_sync('Wait.')", "[*hybrid.stream_sync('Wait.')]"])
-def test_control_c_cancels_the_task_and_is_raised_when_it_has_ended(call: str) -> None:
-    with program(
-        f"""
-        with Hybrid(near=ScriptedAgent(asks), tools=[wait]) as hybrid:
-            try:
-                {call}
-            except KeyboardInterrupt:
-                print("interrupted")
-        """
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waiting\n"
-        process.send_signal(signal.SIGINT)
-        assert ended(process) == (0, "stopped\ninterrupted\n", "")
 
 
 def test_control_c_between_two_events_waits_for_the_task_too() -> None:
@@ -347,83 +302,6 @@ def test_control_c_between_two_events_waits_for_the_task_too() -> None:
         with pytest.raises(KeyboardInterrupt):
             events.throw(KeyboardInterrupt)
         assert stopped == ["stopped"]
-
-
-def test_control_c_that_is_not_caught_ends_the_program() -> None:
-    with program("Hybrid(near=ScriptedAgent(asks), tools=[wait]).run_sync('Wait.')") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waiting\n"
-        process.send_signal(signal.SIGINT)
-        status, out, err = ended(process)
-    assert (status, out) == (-signal.SIGINT, "stopped\n")
-    assert err.endswith("KeyboardInterrupt\n")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "Hybrid(near=ScriptedAgent(greets)).run_sync('Greet me.')",
-        "hybrid = Hybrid(near=ScriptedAgent(greets)); hybrid.run_sync('Greet me.')",
-        "hybrid = Hybrid(near=ScriptedAgent(greets)); events = hybrid.stream_sync('Greet me.'); next(events)",
-        "hybrid = Hybrid(near=ScriptedAgent(greets), memory='memory.db', records='records'); hybrid.run_sync('Greet me.')",
-        "hybrid = Hybrid(near='near'); print(hybrid.run_sync('What is the employer of Ines Falk?').side)",
-    ],
-)
-def test_a_program_that_closes_nothing_ends_at_once_and_in_silence(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    before = psutil.Process().children(recursive=True)
-    with program(body) as process:
-        status, _, err = ended(process)
-    assert (status, err) == (0, "")
-    assert psutil.Process().children(recursive=True) == before
-
-
-def test_a_task_of_a_daemon_thread_is_cancelled_when_the_program_ends() -> None:
-    with program(
-        """
-        hybrid = Hybrid(near=ScriptedAgent(asks), tools=[wait])
-        events = hybrid.stream_sync("Wait.")
-        while next(events).type != "tool_started":
-            pass
-
-        def drain():
-            try:
-                list(events)
-            except Unavailable:
-                pass
-
-        threading.Thread(target=drain, daemon=True).start()
-        """
-    ) as process:
-        assert ended(process) == (0, "waiting\nstopped\n", "")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
-def test_a_child_may_use_one_that_was_made_and_not_one_that_was_used_before_the_fork() -> None:
-    with program(
-        """
-        fresh, used = Hybrid(near=ScriptedAgent(greets)), Hybrid(near=ScriptedAgent(greets))
-        used.run_sync("Greet me.")
-        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of threads that a fork leaves behind: so does this test
-        child = os.fork()
-        if child == 0:
-            try:
-                used.run_sync("Greet me.")
-            except ConfigError as error:
-                print(error.message, flush=True)
-            try:
-                asyncio.run(used.run("Greet me."))
-            except ConfigError as error:
-                print(error.message, flush=True)
-            print(fresh.run_sync("Greet me.").text, flush=True)
-            sys.exit(7)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        print(used.run_sync("Greet me.").text)
-        """
-    ) as process:
-        status, out, err = ended(process)
-    refused = "this Hybrid was used before the process was forked"
-    assert (status, out.splitlines()) == (0, [refused, refused, "hello", "7", "hello"])
 
 
 def test_a_notebook_calls_it_in_its_cells_and_stays_able_to_await(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
