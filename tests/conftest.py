@@ -27,7 +27,7 @@ TESTS = Path(__file__).parent
 LONGEST = """
 runs/test_killed_runs study/test_sweep_process demos/test_demos device/test_llama_conformance device/test_onnx_conformance
 device/test_onnx_mutations docs/test_python_blocks mcp_servers/test_mcp_tools orchestrator/test_cli serve/test_truth
-device/test_extra_buffers memory/sync/test_schedules orchestrator/test_turn_streams orchestrator/test_sync a2a/test_a2a_server
+device/test_extra_buffers memory/sync/test_schedules orchestrator/test_turn_streams orchestrator/test_sync_programs a2a/test_a2a_server
 device/test_adapters docs/test_start_page study/test_sweep_report cloud/test_provider_conformance layout/test_set_up
 train/test_adapters_training judges/test_langchain runs/test_killed_session
 """

@@ -263,6 +263,8 @@ class ErasedRuns:
         processed = self._processed_erasures()
         if erasures == "" or processed == {erasures}:
             return
+        if self._traces is not None:
+            self._traces.flush()  # else the end of a run might be written after the look at the traces, and stay
         gone = self._find_affected_runs()
         if gone:
             self._note(_UNFINISHED)

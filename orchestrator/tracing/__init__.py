@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, closing
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, ExitStack, closing
 from decimal import Decimal
 from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -173,6 +173,8 @@ CREATE INDEX entries_of_run ON entries (run, number);
 CREATE INDEX runs_begun ON entries (number) WHERE type = 'began';
 """,
 )
+_MOST_SECONDS: Final = 10.0
+"""Seconds that a reader waits for what this process has submitted."""
 _INSERT: Final = "INSERT INTO entries (run, user_name, type, content) VALUES (?, ?, ?, ?)"
 
 
@@ -200,22 +202,24 @@ class TraceStore:
             failing.callback(database.close)
             database.require(_TABLES)
             self._writer = failing.enter_context(closing(Writer(database)))
+            self._last: Future[Any] | None = None
             self.forget_all(self._runs_beyond(keep))
             failing.pop_all()
 
     def submit(self, change: Change[T]) -> "Future[T]":
         """Queue a change behind those submitted before; many changes share a transaction."""
-        return self._writer.submit(change)
+        self._last = submitted = self._writer.submit(change)
+        return submitted
 
     def flush(self) -> None:
-        """Wait until all submitted changes are written."""
-        self._writer.submit(lambda _: None).result()
+        """Wait until all submitted changes are written. Raises `StoreError` if nothing can be written."""
+        self.submit(lambda _: None).result()
 
     def entries(self, run: str, *, user: str | None = None) -> list[AnyEntry]:
         """Return the entries of a `run` in the order in which they were recorded. Raises `NotFound` if the `user` has no such trace; None:
         any user."""
         query = "SELECT content FROM entries WHERE run = ? AND user_name = coalesce(?, user_name) ORDER BY number"
-        with self.database.reading() as session:
+        with self._reading() as session:
             rows = session.execute(query, (run, user)).fetchall()
         if not rows:
             raise NotFound(f"there is no trace of a run {run!r}", hint="nearfar trace list shows them")
@@ -223,14 +227,14 @@ class TraceStore:
 
     def length(self, run: str) -> int:
         """Return the number of entries that the trace of a `run` has by now."""
-        with self.database.reading() as session:
+        with self._reading() as session:
             (length,) = session.execute("SELECT count(*) FROM entries WHERE run = ?", (run,)).fetchone()
         return int(length)
 
     def ids(self, prefix: str = "", *, limit: int = 10_000) -> list[str]:
         """Return the ids of runs that begin with `prefix`, the newest first, `limit` at most."""
         query = "SELECT run FROM entries WHERE type = 'began' AND substr(run, 1, ?) = ? GROUP BY run ORDER BY max(number) DESC LIMIT ?"
-        with self.database.reading() as session:
+        with self._reading() as session:
             return [run for (run,) in session.execute(query, (len(prefix), prefix, limit)).fetchall()]
 
     def holding(self, erased: Erased) -> list[str]:
@@ -239,7 +243,7 @@ class TraceStore:
 
     def records(self) -> Iterator[tuple[str, Iterator[Any]]]:
         """Yield each run with its entries, as values of JSON; of damaged ones, their text."""
-        with self.database.reading() as session:
+        with self._reading() as session:
             for (run,) in session.execute("SELECT DISTINCT run FROM entries ORDER BY run").fetchall():
                 rows = session.execute("SELECT content FROM entries WHERE run = ?", (run,)).fetchall()
                 yield run, (record_of(content) for (content,) in rows)
@@ -250,7 +254,7 @@ class TraceStore:
             "SELECT run, max(number), min(number) FROM entries WHERE type = 'began' AND user_name = coalesce(?, user_name) "
             "GROUP BY run ORDER BY 2 DESC LIMIT ?"
         )
-        with self.database.reading() as session:
+        with self._reading() as session:
             found = session.execute(begun, (user, limit)).fetchall()
             return [_line(session, run, first, last) for run, last, first in found]
 
@@ -263,6 +267,12 @@ class TraceStore:
         """Wait for what is being written."""
         self._writer.close()
         self.database.close()
+
+    def _reading(self) -> AbstractContextManager[DatabaseSession]:
+        """Return a session that sees all that was submitted before, as far as it can be written in time."""
+        if self._last is not None:
+            wait([self._last], _MOST_SECONDS)
+        return self.database.reading()
 
     def _runs_beyond(self, keep: int) -> list[str]:
         newest_first = "SELECT run FROM entries WHERE type = 'began' GROUP BY run ORDER BY max(number) DESC"

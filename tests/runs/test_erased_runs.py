@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -230,11 +231,25 @@ async def test_an_erasure_of_the_program_takes_runs_and_traces_with_it(store: Me
     with closing(open_traces(config)) as traces:
         records = Records(config if keeps else None, traces=traces)
         async with Hybrid(near=near, policy=PRIVATE, memory=memory, records=records) as hybrid:
-            await hybrid.run("What is the number of Carl?", idempotency_key="gone")
             await hybrid.run("What is the colour of Dora?", idempotency_key="stays")
+            await hybrid.run("What is the number of Carl?", idempotency_key="gone")
+            assert traces.ids() == ["gone", "stays"]
             assert len(hits(home)) >= 2
             store.erase(subject="carl")
             assert (traces.ids(), hits(home)) == (["stays"], [])
+
+
+async def test_an_erasure_right_after_a_run_takes_the_trace_that_is_still_being_written(store: MemoryStore, home: Path) -> None:
+    config = RunsConfig(folder=home / "runs")
+    near, memory = ScriptedAgent(repeating, name="near"), TaskMemory(store, recall=RecallConfig())
+    has_erased = threading.Event()
+    store.put(("people",), "carl", {"text": NOTE}, subject="carl")
+    with closing(open_traces(config)) as traces, store.erasing.calling(has_erased.set):
+        async with Hybrid(near=near, policy=PRIVATE, memory=memory, records=Records(traces=traces)) as hybrid:
+            traces.submit(lambda _: has_erased.wait(30))
+            assert CANARY in (await hybrid.run("What is the number of Carl?")).text
+            store.erase(subject="carl")
+            assert (traces.ids(), hits(home)) == ([], [])
 
 
 async def test_an_erasure_that_nobody_has_heard_of_is_made_up_for_when_tasks_begin(store: MemoryStore, home: Path) -> None:

@@ -62,7 +62,6 @@ async def recorded(traces: TraceStore, script: Any, name: str) -> RecordedRun:  
         near=ScriptedAgent(script, name="near"), tools=(leader, birthplace, rename), records=Records(traces=traces)
     ) as agents:
         await agents.run("Where was the leader of Orbix born?", strategy="device", idempotency_key=name)
-    traces.flush()
     return RecordedRun(name, traces.entries(name))
 
 
@@ -148,7 +147,6 @@ async def test_agent_that_may_not_be_told_what_a_run_was_told_is_not_asked_to_co
     call = ToolCall(id="1", name="diary", arguments={"day": "monday"})
     async with Hybrid(near=ScriptedAgent([call, "Port Alder"], name="near"), tools=[diary], records=Records(traces=traces)) as agents:
         await agents.run("Where was I?", strategy="device", sensitivity="public", idempotency_key="bad")
-    traces.flush()
     bad = RecordedRun("bad", traces.entries("bad"))
     asked = ScriptedAgent(["At home."], name="asked", side=side)
     corrector = StrongerAgent(AgentHandle("asked", side, asked, is_elsewhere=is_elsewhere), bad)
@@ -161,7 +159,6 @@ async def test_what_looks_private_does_not_leave_for_a_correction_either(traces:
     """It went to an agent on this device, which nobody looked at."""
     async with Hybrid(near=ScriptedAgent(["Port Alder"], name="near"), records=Records(traces=traces)) as agents:
         await agents.run("Where is tomas@example.org?", strategy="device", sensitivity="public", idempotency_key="bad")
-    traces.flush()
     bad = RecordedRun("bad", traces.entries("bad"))
     asked = ScriptedAgent(["At home."], name="asked", side=Side.FAR)
     with pytest.raises(PrivacyViolation, match="1 email"):
@@ -198,7 +195,6 @@ async def supervised(traces: TraceStore, company: str, name: str) -> RecordedRun
     async with Hybrid(near=near, far=far, tools=[mail], records=Records(traces=traces), policy=policy) as agents:
         await agents.run("Who leads Orbix, says the mail?", idempotency_key=name)
     assert far.requests == [], "it may not be told what the mail says"
-    traces.flush()
     return RecordedRun(name, traces.entries(name))
 
 
@@ -224,7 +220,6 @@ async def test_a_draft_that_was_rejected_for_want_of_confidence_is_rejected_agai
         doubtful, sure = ScriptedAgent(["Port Alder"], name="near", confidence=0.1), ScriptedAgent([far], name="far", side=Side.FAR)
         async with Hybrid(near=doubtful, far=sure, records=Records(traces=traces)) as agents:
             await agents.run("Where?", strategy="cascade", sensitivity="public", idempotency_key=name)
-        traces.flush()
         return RecordedRun(name, traces.entries(name))
 
     good, bad = await run("Lake Lorne", "good"), await run("New Istria", "bad")
@@ -253,7 +248,6 @@ async def test_the_part_of_a_cut_task_is_named_that_went_wrong(traces: TraceStor
             near=ScriptedAgent(script(wrong), name="near"), tools=(leader,), records=Records(traces=traces), policy=policy
         ) as agents:
             await agents.run("Who leads them?", idempotency_key=name)
-        traces.flush()
         return RecordedRun(name, traces.entries(name))
 
     good, bad = await run("good"), await run("bad", "Orbix")

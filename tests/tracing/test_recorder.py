@@ -36,7 +36,6 @@ pytestmark = pytest.mark.anyio
 async def test_a_trace_has_each_step_tool_call_and_decision_in_order(traces: TraceStore) -> None:
     async with hybrid([LOOKUP, "Tomas Berg"], [LOOKUP, "Mira Falk"], records=Records(traces=traces)) as agents:
         result = await agents.run("Who leads Orbix Labs?", strategy="cascade", idempotency_key="r1")
-    traces.flush()
     entries = traces.entries("r1")
     assert [entry.type for entry in entries] == [
         "began", "event", "event", "step", "tool", "step", "event", "event", "step", "tool", "step", "event", "ended",
@@ -58,7 +57,6 @@ async def test_a_trace_has_each_step_tool_call_and_decision_in_order(traces: Tra
 async def test_a_step_is_kept_with_what_is_new_in_its_request(traces: TraceStore) -> None:
     async with hybrid([LOOKUP, "Mira Falk"], [], records=Records(traces=traces)) as agents:
         await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1")
-    traces.flush()
     first, second = (entry for entry in traces.entries("r1") if isinstance(entry, AgentStepped))
     assert [(step.kept, [message.role for message in step.messages]) for step in (first, second)] == [
         (0, ["user"]),
@@ -71,7 +69,6 @@ async def test_what_a_private_tool_says_is_a_change_of_label(traces: TraceStore)
     read = ToolCall(id="1", name="read_mail", arguments={"subject": "vault"})
     async with hybrid([read, "at nine"], [], records=Records(traces=traces)) as agents:
         await agents.run("When does it open?", strategy="device", idempotency_key="r1")
-    traces.flush()
     labels = [entry.label for entry in traces.entries("r1") if isinstance(entry, Labelled)]
     assert (labels[-1].tier, labels[-1].integrity, labels[-1].origins) == (Tier.DEVICE, "untrusted", ("tool read_mail",))
 
@@ -114,7 +111,6 @@ async def test_a_failed_run_says_why(traces: TraceStore) -> None:
     async with hybrid([Unavailable("the model is gone")], [Unavailable("the cloud, too")], records=Records(traces=traces)) as agents:
         with pytest.raises(Unavailable):
             await agents.run("Who?", strategy="cascade", idempotency_key="r1")
-    traces.flush()
     last = traces.entries("r1")[-1]
     assert isinstance(last, RunEnded)
     assert (last.outcome, last.error) == ("failed", "Unavailable")
@@ -125,7 +121,6 @@ async def test_a_run_that_is_out_of_time_says_so(traces: TraceStore) -> None:
     async with hybrid([anyio.Event()], [], records=Records(traces=traces)) as agents:
         with pytest.raises(DeadlineExceeded):
             await agents.run("Who?", strategy="device", idempotency_key="r1", timeout=0.01)
-    traces.flush()
     last = traces.entries("r1")[-1]
     assert isinstance(last, RunEnded)
     assert last.outcome == "stopped"
@@ -147,7 +142,6 @@ async def test_what_was_lost_is_counted(traces: TraceStore, monkeypatch: pytest.
     with traces.database.writing():  # the thread that writes waits meanwhile
         async with hybrid([LOOKUP, "Mira Falk"], [], records=Records(traces=traces)) as agents:
             await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1")
-    traces.flush()
     assert [entry.count > 3 for entry in traces.entries("r1") if isinstance(entry, EntriesLost)] == [True]
 
 
@@ -180,7 +174,6 @@ async def test_a_trace_is_forgotten_with_its_run_and_is_the_owners_alone(config:
 async def test_a_trace_is_for_its_user(traces: TraceStore) -> None:
     async with hybrid(["Mira Falk"], [], records=Records(traces=traces)) as agents:
         await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1", user="mira")
-    traces.flush()
     assert [line.run for line in traces.newest(user="mira")] == ["r1"]
     assert traces.newest(user="tomas") == []
     with pytest.raises(NotFound, match="no trace"):
@@ -194,7 +187,6 @@ async def test_traces_are_kept_in_a_database_that_several_orchestrators_share(
     shared = config.model_copy(update={"postgres_variable": "RUNS_DATABASE"})
     async with hybrid([LOOKUP, "Mira Falk"], [], records=shared) as agents:
         result = await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1", user="mira")
-        agents.traces.flush()
         assert [(line.run, line.ended.text) for line in agents.traces.newest(user="mira") if line.ended] == [("r1", result.text)]
         assert agents.traces.newest(user="tomas") == []
         agents.runs.forget("r1")
@@ -212,7 +204,6 @@ async def test_nothing_of_a_run_comes_back_once_its_trace_is_forgotten(traces: T
 
     async with Hybrid(near=ScriptedAgent(erases, name="near"), records=Records(traces=traces)) as agents:
         await agents.run("Who leads Orbix?", strategy="device", idempotency_key="r1")
-    traces.flush()
     with pytest.raises(NotFound):
         traces.entries("r1")
 
@@ -236,7 +227,6 @@ async def test_behind_lost_entries_a_step_is_kept_with_its_whole_request(traces:
 
     async with Hybrid(near=ScriptedAgent(script, name="near"), tools=[lookup], records=Records(traces=traces)) as agents:
         await agents.run("Who leads Orbix?", strategy="device", idempotency_key="r1")
-    traces.flush()
     lost = [entry.type for entry in traces.entries("r1")].index("lost")
     first = next(entry for entry in traces.entries("r1")[lost:] if isinstance(entry, AgentStepped))
     assert first.kept == 0
