@@ -152,7 +152,7 @@ _STREAMING: Final[dict[asyncio.Task[Any], asyncio.Task[Any] | None]] = {}
 
 
 def in_own_task(stream: Callable[P, AsyncGenerator[T, None]]) -> Callable[P, AsyncGenerator[T, None]]:
-    """Let a generator function run in an asyncio task of its own, one step each time that its caller asks for the next value.
+    """Let a generator function run in an asyncio task of its own, which does not wait for its reader.
 
     A loop that shuts down closes all its generators at once, the inner ones before or while the outer ones do. It cancels its tasks before
     that, and a task that is cancelled closes its generators and blocks from the innermost to the outermost one.
@@ -160,26 +160,20 @@ def in_own_task(stream: Callable[P, AsyncGenerator[T, None]]) -> Callable[P, Asy
 
     @wraps(stream)
     async def reading(*arguments: P.args, **options: P.kwargs) -> AsyncGenerator[T, None]:
-        is_wanted = asyncio.Event()
         made: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
 
         async def run() -> None:
             async with aclosing(stream(*arguments, **options)) as values:
-                await is_wanted.wait()
                 async for value in values:
-                    is_wanted.clear()
                     made.put_nowait((value,))
-                    await is_wanted.wait()
 
         task = asyncio.create_task(run())
         _STREAMING[task] = asyncio.current_task()
         task.add_done_callback(_STREAMING.pop)
         task.add_done_callback(lambda _: made.put_nowait(None))
         try:
-            is_wanted.set()
             while (given := await made.get()) is not None:
                 yield given[0]
-                is_wanted.set()
             task.result()
         finally:
             await cancel_task(task)
