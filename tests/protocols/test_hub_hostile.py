@@ -76,8 +76,9 @@ class RawWorker:
         self.call = HubServiceStub(self._channel).Attach(metadata=bearer_metadata(TOKENS["phone"]))
 
     async def send(self, *messages: hub_pb2.WorkerMessage) -> None:
-        for message in messages:
-            await self.call.write(message)
+        with suppress(grpc.aio.AioRpcError):  # the hub has ended the stream: `refusal` tells why
+            for message in messages:
+                await self.call.write(message)
 
     async def started(self) -> int:
         """The number of the next step that the hub gives."""
