@@ -35,10 +35,9 @@ CHANGED := $(if $(wildcard $(VENV)/.without-llama),$(shell $(VENV)/bin/python sc
 demo: $(VENV)/.ready-to-run
 	@$(VENV)/bin/nearfar demo
 
-# The tests of a file share models and servers, so that a process gets whole files; each process computes on one core. There are three for
-# two cores, since tests also wait for processes, sockets and disks. The longest files begin first.
+# The tests of a file share models and servers, so that a process gets whole files; each process computes on one core.
 test: $(VENV)/.ready-to-test judges node
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST_OPTIONS)
 
 # The first file runs code in an interpreter that has no more than Windows has; the others are what to run on Windows itself.
 WITHOUT_POSIX := tests/layout/test_without_posix.py tests/cloud/test_near_servers.py tests/cloud/test_near_addresses.py

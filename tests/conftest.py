@@ -6,7 +6,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
@@ -22,23 +21,6 @@ settings.register_profile("nearfar", deadline=None, suppress_health_check=[Healt
 settings.load_profile("nearfar")  # how long an example takes says something of the machine, not of what is tested
 
 Returned = TypeVar("Returned")
-TESTS = Path(__file__).parent
-
-LONGEST = """
-runs/test_killed_runs study/test_sweep_process demos/test_demos device/test_llama_conformance device/test_onnx_conformance
-device/test_onnx_mutations docs/test_python_blocks mcp_servers/test_mcp_tools orchestrator/test_cli serve/test_truth
-device/test_extra_buffers memory/sync/test_schedules orchestrator/test_turn_streams orchestrator/test_sync_programs a2a/test_a2a_server
-device/test_adapters docs/test_start_page study/test_sweep_report cloud/test_provider_conformance layout/test_set_up
-train/test_adapters_training judges/test_langchain runs/test_killed_session
-"""
-"""Files of half a minute and more. They begin first, so that no process is left alone with one of them in the end."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first; the order is kept by `make test`."""
-    first = {TESTS / f"{name}.py" for name in LONGEST.split()}
-    assert all(file.is_file() for file in first), "LONGEST names a file that is not there"
-    items.sort(key=lambda item: item.path not in first)
 
 
 @pytest.fixture
