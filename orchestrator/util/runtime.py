@@ -148,7 +148,7 @@ def shielded(future: asyncio.Future[T]) -> asyncio.Future[T]:
 
 
 _STREAMING: Final[dict[asyncio.Task[Any], asyncio.Task[Any] | None]] = {}
-"""The tasks in which streams run, and those that began to read them. asyncio alone would not keep a task that waits for its reader."""
+"""The tasks in which streams run, and those that began to read them. asyncio itself holds tasks weakly."""
 
 
 def in_own_task(stream: Callable[P, AsyncGenerator[T, None]]) -> Callable[P, AsyncGenerator[T, None]]:

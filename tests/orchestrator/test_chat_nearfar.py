@@ -276,7 +276,10 @@ class Watched(ScriptedAgent):
                 async for event in events:
                     yield event
         finally:
-            self.ended.release()
+            await self.leave()
+
+    async def leave(self) -> None:
+        self.ended.release()
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
@@ -298,20 +301,15 @@ async def test_a_caller_that_leaves_cancels_the_step(*, is_elsewhere: bool) -> N
     await hybrid.aclose()
 
 
-class SlowToLeave(ScriptedAgent):
+class SlowToLeave(Watched):
     """An agent whose cancelled steps end when they may."""
 
     def __init__(self, script: Script) -> None:
         super().__init__(script)
         self.may_leave = threading.Event()
 
-    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
-        try:
-            async with aclosing(super().step(request)) as events:
-                async for event in events:
-                    yield event
-        finally:
-            await asyncio.to_thread(self.may_leave.wait)
+    async def leave(self) -> None:
+        await asyncio.to_thread(self.may_leave.wait)
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

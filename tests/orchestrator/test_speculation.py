@@ -527,7 +527,6 @@ async def test_a_trace_tells_how_far_near_ran_ahead(tmp_path: Path) -> None:
     near = ScriptedAgent(lambda request: ledger.step(request, "near"), name="near", confidence=0.9)
     async with Hybrid(near=near, far=far, tools=ledger.tools, records=tmp_path) as hybrid:
         result = await hybrid.run("Put.", strategy="speculate", sensitivity="public", idempotency_key="the run")
-        await anyio.to_thread.run_sync(hybrid.traces.flush)
         rows = rows_of(await anyio.to_thread.run_sync(hybrid.traces.entries, "the run"))
     assert result.speculation is not None
     (row,) = [row for row in rows if row.title.startswith("near ran ahead")]
